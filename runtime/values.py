@@ -1,4 +1,4 @@
-"""Checks values that bodies return: JSON must hold them and return them unchanged.
+"""Checks values that bodies return or give to the runtime: JSON must hold them and return them unchanged.
 
 No value may stop the journal, and no value may come back from it changed. So these are refused, with their place: types
 other than dict, list, tuple, str, int, float, bool and None; keys that are not strings; integers beyond 64 bits; NaN
@@ -35,7 +35,7 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 class NotSerialisable(TypeError):  # noqa: N818 - the name of the recorded error, in Python's spelling
-    """The value cannot be stored. Return dicts with string keys, lists, strings, numbers, booleans and None."""
+    """The value cannot be stored. Use dicts with string keys, lists, strings, numbers, booleans and None."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
@@ -66,9 +66,7 @@ def checked(value: Any, what: str = "result") -> Any:
     except _Unfit as unfit:
         text = unfit.at(what)
     except BaseException as error:
-        text = (
-            f"{what} cannot be read: its own code raised {message_of(contained(error))}; return plain dicts and lists"
-        )
+        text = f"{what} cannot be read: its own code raised {message_of(contained(error))}; use plain dicts and lists"
     raise NotSerialisable(text)
 
 
@@ -102,12 +100,12 @@ class _Copy:
         if issubclass(kind, int):
             number = int.__int__(value)
             if not _LEAST <= number <= _MOST:
-                raise _Unfit("WHERE is an integer beyond 64 bits; return it as a string")
+                raise _Unfit("WHERE is an integer beyond 64 bits; make it a string")
             return number
         if issubclass(kind, float):
             real = float.__float__(value)
             if not math.isfinite(real):
-                raise _Unfit(f"WHERE is {real!r}, which JSON cannot hold; return None or a string")
+                raise _Unfit(f"WHERE is {real!r}, which JSON cannot hold; use None or a string")
             return real
         if depth >= DEEPEST:
             raise _Unfit(
@@ -126,7 +124,7 @@ class _Copy:
             self._weigh(WEIGHT + 2 * _LENGTHS[tuple](value))
             return self._plain_list(value if kind is tuple else self._bounded(value), depth + 1)
         raise _Unfit(
-            f"WHERE is a {class_name(kind)}, which JSON cannot hold; return dicts, lists, strings, numbers, booleans "
+            f"WHERE is a {class_name(kind)}, which JSON cannot hold; use dicts, lists, strings, numbers, booleans "
             "or None"
         )
 
@@ -173,7 +171,7 @@ class _Copy:
         for item in items:
             self._given += 1
             if self._given > MOST:
-                raise _Unfit(f"WHERE gives more than {MOST:,} values by an iteration of its own; return a plain list")
+                raise _Unfit(f"WHERE gives more than {MOST:,} values by an iteration of its own; use a plain list")
             yield item
 
 

@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Never, ParamSpec, TypeVar, overload
 from uuid import UUID
 
 import msgspec
@@ -295,13 +295,20 @@ class TaskContext:
     async def version(self, name: str, latest: int) -> int:
         """The version of a part of the body with which this flow began: `latest`, or 1 if the flow began before the
         body asked for this version. So changed code can go on with running flows: each takes the path it began with.
-        Raises ValueError for a number below 1.
+        Raises ValueError for a number below 1 and for an invalid name, TypeError for what is no number or no text.
         """
+        if type(latest) is not int:
+            raise TypeError(
+                f"task.version({shown(name, 40)}, ...) takes the number of the latest version, a whole one from 1 on, "
+                f"not {shown(latest, 60)}"
+            )
         if latest < 1:
-            raise ValueError(f"task.version({shown(name, 40)}, {latest}): versions are 1 and up; the first code is 1")
+            raise ValueError(
+                f"task.version({shown(name, 40)}, {shown(latest, 40)}): versions are 1 and up; the first code is 1"
+            )
         return await self._connection.flow_of(self.token, blocking=False).version(name, latest)
 
-    def again(self, **args: Any) -> Any:
+    def again(self, /, *given: Never, **args: Any) -> Any:
         """Begin the flow anew with these arguments and an empty history: `return task.again(page=2)`.
 
         It takes effect when the body returns it, as one durable step: the kept steps are deleted, the attempts and
@@ -309,16 +316,23 @@ class TaskContext:
         under the same names are new ones. `task.args` are these arguments then, and no others. The result of the task
         is what its last round returns.
 
-        Raises ValueError for arguments that JSON cannot hold, or that contain the value of a secret, RuntimeError in a
-        step and in a hook. A body that calls it and returns something else fails for good.
+        Raises ValueError for arguments that JSON cannot hold, or that contain the value of a secret, TypeError for an
+        argument without a name, RuntimeError in a step and in a hook. A body that calls it and returns something else
+        fails for good.
         """
         from .steps import inside  # noqa: PLC0415 - most bodies take no steps
 
         if (label := inside.get()) is not None:
             raise RuntimeError(f"task.again was called inside step {label!r}: the body itself returns it")
-        if problem := plain_problem(args):
-            raise ValueError(f"task.again takes arguments that JSON can hold: {problem}")
-        return self._connection.begin_again(self.token, checked(args, "the arguments"))
+        if given:
+            raise TypeError(
+                f"task.again takes each new argument by its name, not {shown(given[0], 60)}: write "
+                "`return task.again(page=2)`, or `return task.again(**arguments)` for a dict of them"
+            )
+        for name, value in args.items():
+            if problem := plain_problem(value):
+                raise ValueError(f"argument {name!r} of task.again cannot be kept: {problem}")
+        return self._connection.begin_again(self.token, checked(args, "the arguments of task.again"))
 
     @property
     def cancelled(self) -> bool:

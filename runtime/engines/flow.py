@@ -52,7 +52,7 @@ from ..functions.import_paths import same_names, spoken
 from ..values import LARGEST, NotSerialisable, checked
 from . import step_errors
 from .receiving import Outgoing, addressed
-from .steps import BoundStep, MessageRequest, Step, bound_of, checked_publication, inside
+from .steps import BoundStep, MessageRequest, Step, bound_of, checked_part, inside
 
 if TYPE_CHECKING:
     from random import Random
@@ -617,11 +617,16 @@ class Flow:
 
     def _to_publish(self, name: str, value: object) -> tuple[StepRecord, msgspec.Raw]:
         """The row of a published value, and the value. Raises NotSerialisable, and ValueError for an invalid name."""
-        name = checked_publication(name)
-        if self._mask is not None and self._mask.finds(name):
-            raise ValueError("the name of a published value holds the value of a secret, and would be journaled")
+        name = self._part(name, "a published value", PUBLISH)
         data = self._encoded(value, f"the published value {name!r}")
         return self._own(PUBLISH + name, [msgspec.json.decode(data)]), data
+
+    def _part(self, name: object, what: str, before: str) -> str:
+        """The checked name that a body gives to a step of the library. Raises TypeError and ValueError."""
+        name = checked_part(name, what, before)
+        if self._mask is not None and self._mask.finds(name):
+            raise ValueError(f"the name of {what} holds the value of a secret, and would be journaled")
+        return name
 
     async def _publish(self, row: StepRecord, data: msgspec.Raw) -> None:
         if row.ended_at is None:
@@ -644,7 +649,8 @@ class Flow:
                 f"{name}() in a task that the body has started needs a name, since parallel branches come in another "
                 f'order when the body is replayed: {name}("payment of A")'
             )
-        return self._fact(self._own(f"{name} {label}" if label else name), make)
+        before = f"{name} "
+        return self._fact(self._own(name if label == "" else before + self._part(label, f"{name}()", before)), make)
 
     async def _fact(self, row: StepRecord, make: Callable[[], T]) -> T:
         if row.ended_at is None:
@@ -656,6 +662,7 @@ class Flow:
 
     async def version(self, name: str, latest: int) -> int:
         """The version of a part of the body that this flow began with: `latest`, or 1 if it began before that part."""
+        name = self._part(name, "a version", VERSION)
         if name not in self._versions:
             row = self._own(VERSION + name)
             self._versions[name] = await self._fact(row, lambda: latest if self.began_empty else 1)

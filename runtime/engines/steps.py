@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ca
 
 import msgspec
 
-from ...actors.records.step import PUBLISH, StepRecord
+from ...actors.records.step import StepRecord
 from ...actors.spec.model import Retry
 from ...actors.times import Duration, seconds
 from ...actors.user_code import is_a, plain_text
@@ -164,7 +164,7 @@ class Step(Generic[P, R]):
             raise TypeError(f"{func!r} is a step already")
         if not callable(func):
             raise TypeError(f"step takes a function, not {type(func).__name__}")
-        named: Any = getattr(func, "func", func)  # of a partial: its function
+        named: Any = func.func if isinstance(func, functools.partial) else func
         path: str = getattr(named, "__qualname__", "")
         self.name = _checked(path.rpartition(".")[2] if name is None else name, named=name is not None)
         self.path = name or f"{module_name(str(getattr(named, '__module__', '')))}:{path}"
@@ -176,13 +176,21 @@ class Step(Generic[P, R]):
                 f"step {self.name!r} is a plain function, which cannot be stopped in its thread: give the calls that "
                 "it makes time limits, or write it as an async function"
             )
-        functools.update_wrapper(self, func)
         self.func = func
+        self._describe(func)
+
+    def _describe(self, func: Callable[P, R]) -> None:
+        """Take over the function's documentation, and those of its own attributes whose names a step does not use."""
+        own: dict[str, object] = getattr(func, "__dict__", {})
+        functools.update_wrapper(self, func, updated=())
+        for name, value in own.items():
+            if not hasattr(self, name):
+                setattr(self, name, value)
 
     def __repr__(self) -> str:
         return f"<Step {self.name}>"
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the step in the present flow; without a flow, call the function."""
         flow = present_flow()
         if flow is None:
@@ -191,7 +199,7 @@ class Step(Generic[P, R]):
             return cast("R", flow.call(self, args, kwargs))
         return cast("R", flow.call_blocking(self, args, kwargs))
 
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundStep[R]:
+    def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundStep[R]:
         """The step with these arguments, for `task.gather`."""
         return BoundStep(self, args, kwargs)
 
@@ -285,12 +293,14 @@ def _checked(name: str, *, named: bool) -> str:
     return name
 
 
-def checked_publication(name: object) -> str:
-    """The name of a published value. Raises TypeError for what is no text, ValueError for an invalid name."""
-    name = plain_text(name, "the name of a published value")
-    if not name or len(name) > LONGEST_NAME - len(PUBLISH) or "#" in name or not name.isprintable():
+def checked_part(name: object, what: str, before: str) -> str:
+    """The part of the name of a library's own step that a body gives. before: what stands before it.
+
+    Raises TypeError for what is no text, ValueError for an invalid name.
+    """
+    name, longest = plain_text(name, f"the name of {what}"), LONGEST_NAME - len(before)
+    if not name or len(name) > longest or "#" in name or not name.isprintable():
         raise ValueError(
-            f"{name!r:.80} cannot be the name of a published value: it takes 1 to {LONGEST_NAME - len(PUBLISH)} "
-            "printable characters without '#'"
+            f"{name!r:.80} cannot be the name of {what}: it takes 1 to {longest} printable characters without '#'"
         )
     return name

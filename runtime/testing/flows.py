@@ -55,7 +55,7 @@ class ScriptedFlows:
         scripted.on_loop = True
         return scripted
 
-    async def _call(self, step: Step[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def _call(self, step: Step[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         script = self._scripts.find_step(inside.get() or step.name)
         if script is not None and script.run is None:
             return await self._follow(script)

@@ -92,9 +92,22 @@ async def test_arguments_are_checked_when_they_are_given(open_runtime: Open) -> 
     async with open_runtime() as runtime:
         runtime.task(name="body")(body)
         *told, args = await result(runtime, "body")
-    assert all("task.again takes arguments that JSON can hold" in text for text in told)
+    assert all(text.startswith("argument 'x' of task.again cannot be kept: ") for text in told)
     assert len(told) == 4
     assert args == "{'list': [1]}"
+
+
+async def test_an_argument_has_a_name_and_any_name(open_runtime: Open) -> None:
+    async def body(task: TaskContext) -> Any:
+        if task.args:
+            return task.args
+        with pytest.raises(TypeError, match=r"takes each new argument by its name, not \{'page': 2\}: write `return"):
+            task.again({"page": 2})  # type: ignore[arg-type]
+        return task.again(self=1, given=2, args=3)
+
+    async with open_runtime() as runtime:
+        runtime.task(name="body")(body)
+        assert await result(runtime, "body") == {"self": 1, "given": 2, "args": 3}
 
 
 async def test_a_secret_cannot_become_an_argument(open_runtime: Open) -> None:

@@ -388,6 +388,59 @@ def test_what_can_be_no_step_is_refused_when_it_is_made(make: Callable[[], Any],
         make()
 
 
+async def test_a_function_has_attributes_and_arguments_of_any_name(open_runtime: Open) -> None:
+    async def charge(self: int, step: int, func: int) -> list[int]:
+        return [self, step, func]
+
+    for name in ("name", "path", "retry", "timeout", "on_loop", "func", "bind", "of", "owner"):
+        setattr(charge, name, "mine")
+    made = step(charge, retry=SOON)
+    assert (made.name, made.retry, made.timeout, made.on_loop, made.func) == ("charge", SOON, None, True, charge)
+    assert made.path.endswith("charge")
+    assert (made.__name__, vars(made)["owner"]) == ("charge", "mine")  # type: ignore[attr-defined]
+
+    async def body(task: TaskContext) -> list[list[int]]:
+        given = {"self": 1, "step": 2, "func": 3}
+        return [await made(**given), await task.step(made, **given), *await task.gather(made.bind(**given))]
+
+    async with open_runtime() as runtime:
+        runtime.task(name="body")(body)
+        assert await run(runtime, "body") == [[1, 2, 3]] * 3
+
+
+async def test_the_names_and_versions_that_a_body_gives_are_checked(open_runtime: Open) -> None:
+    async def body(task: TaskContext) -> list[str]:
+        told: list[str] = []
+        for name, latest in (("a", True), ("a", "2"), ("a", 0), (3, 1), ("", 1), ("a#2", 1), ("n" * 200, 1)):
+            try:
+                await task.version(name, latest)  # type: ignore[arg-type]
+            except (TypeError, ValueError) as error:
+                told.append(f"{type(error).__name__} {error}")
+        for wrong in ("a#2", task.secrets["KEY"], 3):
+            try:
+                await task.uuid(wrong)  # type: ignore[arg-type]
+            except (TypeError, ValueError) as error:
+                told.append(f"{type(error).__name__} {error}")
+        return told
+
+    async with open_runtime(secrets={"KEY": "hush-hush-1"}) as runtime:
+        runtime.task(name="body")(body)
+        task = Task("t", run="body", secrets=["KEY"])
+        told = (await (await runtime.submit(Workstream("flow", tasks=[task]))).wait()).raise_for_state().results["t"]
+    assert told == [
+        "TypeError task.version('a', ...) takes the number of the latest version, a whole one from 1 on, not True",
+        "TypeError task.version('a', ...) takes the number of the latest version, a whole one from 1 on, not '2'",
+        "ValueError task.version('a', 0): versions are 1 and up; the first code is 1",
+        "TypeError the name of a version is a str, not 3",
+        "ValueError '' cannot be the name of a version: it takes 1 to 187 printable characters without '#'",
+        "ValueError 'a#2' cannot be the name of a version: it takes 1 to 187 printable characters without '#'",
+        f"ValueError '{'n' * 79} cannot be the name of a version: it takes 1 to 187 printable characters without '#'",
+        "ValueError 'a#2' cannot be the name of task.uuid(): it takes 1 to 190 printable characters without '#'",
+        "ValueError the name of task.uuid() holds the value of a secret, and would be journaled",
+        "TypeError the name of task.uuid() is a str, not 3",
+    ]
+
+
 # -- changed code ------------------------------------------------------------------------------------------------------
 
 
