@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from tests.reliability.hostile import guests
 
-from callboard import Approval, MachineActor, Runtime, Task, Worker, Workstream
+from callboard import Approval, MachineActor, Runtime, Task, TaskContext, Worker, Workstream
 from callboard.actors.records.entities import WorkerRecord
 from callboard.actors.user_code import plain, written
 from callboard.machines.lifecycles.execution import EXECUTION
@@ -118,7 +118,27 @@ async def as_a_worker(runtime: Runtime, text: Any) -> None:
     assert runtime.worker(text).capacity == 1
 
 
-SAID: tuple[Say, ...] = (as_an_id, as_who_submits, as_who_decides, as_a_reason, as_a_key, as_a_machine, as_a_worker)
+async def says(task: TaskContext) -> int:
+    kind: type[str] = KINDS[task.args["kind"]]
+    text = kind("a")
+    await task.publish(text, 1)
+    task.emit(text)
+    task.progress(1, 2, text)
+    await task.send(task.job_id, text, 2)
+    return await task.receive(text)
+
+
+async def as_what_a_body_says(runtime: Runtime, text: Any) -> None:
+    job = await runtime.submit(Workstream("w", tasks=[Task("a", run=says, args={"kind": type(text).__name__})]))
+    listening = job.task("a").stream()
+    assert (await job.wait()).results == {"a": 2}
+    assert [chunk async for chunk in listening] == ["a"]
+    assert await job.published() == {"a": 1}
+
+
+SAID: tuple[Say, ...] = (
+    as_an_id, as_who_submits, as_who_decides, as_a_reason, as_a_key, as_a_machine, as_a_worker, as_what_a_body_says,
+)  # fmt: skip
 
 
 async def goes_on(journal: Path) -> None:
@@ -128,7 +148,10 @@ async def goes_on(journal: Path) -> None:
         assert (await job.wait()).ok
 
 
-@pytest.mark.parametrize("kind", [Nice, Mute, guests.Text])
+KINDS: dict[str, type[str]] = {"Nice": Nice, "Mute": Mute, "Text": guests.Text}
+
+
+@pytest.mark.parametrize("kind", KINDS.values())
 @pytest.mark.parametrize("say", SAID, ids=lambda say: say.__name__)
 async def test_a_text_of_a_class_of_its_own_is_the_text(say: Say, kind: type[str], tmp_path: Path) -> None:
     with anyio.fail_after(60):

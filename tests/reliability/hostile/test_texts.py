@@ -237,6 +237,12 @@ async def test_what_is_no_text_is_refused_by_whoever_is_given_it(said: str) -> N
 async def test_a_body_is_refused_so_too() -> None:
     seen: list[str] = []
 
+    async def emits(task: TaskContext, text: Any) -> None:
+        task.emit(text)
+
+    async def shows(task: TaskContext, text: Any) -> None:
+        task.progress(1, 2, text)
+
     async def body(task: TaskContext) -> None:
         for make in NO_TEXTS.values():
             for ask in (
@@ -246,6 +252,9 @@ async def test_a_body_is_refused_so_too() -> None:
                 lambda text: task.send(text, "n"),
                 lambda text: task.send("j", text),
                 lambda text: task.send("j", "n", task=text),
+                lambda text: task.publish(text, 1),
+                lambda text: emits(task, text),
+                lambda text: shows(task, text),
             ):
                 try:
                     await ask(make())
@@ -255,7 +264,7 @@ async def test_a_body_is_refused_so_too() -> None:
     async with Runtime() as runtime:
         job = await runtime.submit(Workstream("w", tasks=[Task("a", run=body)]))
         assert (await job.wait()).ok
-    assert len(seen) == 6 * len(NO_TEXTS)
+    assert len(seen) == 9 * len(NO_TEXTS)
 
 
 def test_each_public_function_that_takes_a_text_is_in_the_table() -> None:

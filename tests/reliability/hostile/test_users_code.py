@@ -571,15 +571,59 @@ async def test_metadata_is_what_it_was_when_it_was_told() -> None:
 
 
 @pytest.mark.parametrize("thing", ["key", "within", "endless_list", "surrogate", "nested"])
-async def test_details_and_checkpoints_that_cannot_be_kept_fail_the_body_that_tells_them(thing: str) -> None:
+async def test_what_cannot_be_kept_fails_the_body_that_tells_it(thing: str) -> None:
     async def beats(task: TaskContext) -> None:
         task.heartbeat(guests.OBJECTS[thing]())
 
     def saves(task: TaskContext) -> None:
         task.checkpoint(guests.OBJECTS[thing]())
 
-    for body in (beats, saves):
-        await fails_once(run=body)
+    async def publishes(task: TaskContext) -> None:
+        await task.publish("it", guests.OBJECTS[thing]())
+
+    def publishes_in_a_thread(task: TaskContext) -> None:
+        task.publish_blocking("it", guests.OBJECTS[thing]())
+
+    async def sends(task: TaskContext) -> None:
+        await task.send("j", "it", guests.OBJECTS[thing]())
+
+    async def begins_again(task: TaskContext) -> Any:
+        return task.again(it=guests.OBJECTS[thing]())
+
+    bodies = [beats, saves, publishes, publishes_in_a_thread, sends, begins_again]
+    async with undisturbed() as (runtime, _):
+        tasks = [Task(body.__name__, run=body, retry=Retry(max_attempts=1), optional=True) for body in bodies]
+        job = await runtime.submit(Workstream("w", tasks=tasks))
+        outcome = await job.wait()
+        ended = {task.name: (task.state, task.attempt) for task in outcome.tasks.values()}
+        assert ended == dict.fromkeys([body.__name__ for body in bodies], ("failed", 1)), outcome.tasks
+        assert await job.published() == {}
+
+
+@pytest.mark.parametrize("plain_step", [False, True])
+async def test_what_a_step_raises_and_what_it_returns_that_cannot_be_kept_fails_its_body_only(plain_step: bool) -> None:
+    def acts(kind: str, name: str) -> Any:
+        return guests.throw(name) if kind == "error" else guests.OBJECTS[name]()
+
+    async def acts_later(kind: str, name: str) -> Any:
+        return acts(kind, name)
+
+    async def body(task: TaskContext) -> Any:
+        return await task.step(acts if plain_step else acts_later, *task.args["act"])
+
+    made = [
+        ("error", name) for name in guests.ALL_ERRORS if name != "memory"
+    ]  # a shortage is tried again, after a while
+    made += [("object", name) for name in guests.OBJECTS if name != "int"]
+    async with undisturbed() as (runtime, _):
+        tasks = [
+            Task(f"{kind}-{name}", run=body, args={"act": [kind, name]}, retry=Retry(max_attempts=1), optional=True)
+            for kind, name in made
+        ]
+        outcome = await (await runtime.submit(Workstream("w", tasks=tasks))).wait()
+        for record in outcome.tasks.values():
+            assert (record.state, record.attempt) == ("failed", 1), (record.name, record.last_error)
+            str(record.last_error).encode()
 
 
 @pytest.mark.parametrize(

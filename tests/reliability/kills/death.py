@@ -8,6 +8,7 @@
 | `Released(n)` | when the loop has done the effects of the n-th commit |
 | `Torn(n)` | when half of the n-th piece of the JSONL log is written |
 | `Line(file, n)` | before the n-th executed line of this file of the library, in any thread |
+| `Wrote(n)` | when bodies and steps of this process have written n lines into the log of the scene |
 | `Opened(n)` | when SQLite's virtual machine has done n operations on one connection |
 
 Each point is counted in one process only: after the next start, counting begins again.
@@ -25,6 +26,8 @@ from typing import Any, Literal
 import msgspec
 
 from callboard.runtime.journal.sqlite.medium import SqliteMedium
+
+from . import scene
 
 
 class Commit(msgspec.Struct, frozen=True, tag=True):
@@ -50,7 +53,11 @@ class Opened(msgspec.Struct, frozen=True, tag=True):
     n: int
 
 
-Death = Commit | Released | Torn | Line | Opened
+class Wrote(msgspec.Struct, frozen=True, tag=True):
+    n: int
+
+
+Death = Commit | Released | Torn | Line | Opened | Wrote
 
 
 def die(*_: object) -> int:
@@ -71,6 +78,8 @@ def arm(death: Death | None) -> None:
             _at_line(death)
         case Opened():
             _while_opening(death)
+        case Wrote():
+            _when_written(death)
         case None:
             pass
 
@@ -125,6 +134,18 @@ def _when_released(death: Released) -> None:
                 die()
 
     KernelHost.release = counted  # type: ignore[method-assign]
+
+
+def _when_written(death: Wrote) -> None:
+    left = death.n
+
+    def written() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            die()
+
+    scene.AFTER_LINES.append(written)
 
 
 class _Half:

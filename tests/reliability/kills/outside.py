@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,12 +66,16 @@ class Command(msgspec.Struct):
 
 
 class Operator:
-    """Gives the commands that the scene needs, each as soon as the journal's state allows it."""
+    """Gives the commands that a scene needs: `due` puts them into the inbox whenever the journal may have changed.
 
-    def __init__(self, place: Path) -> None:
+    said: the keys of the commands that were put there, for good.
+    """
+
+    def __init__(self, place: Path, due: Callable[[Operator, Stored], object]) -> None:
         self.sent: dict[int, Command] = {}
-        self._place = place
-        self._done: set[str] = set()
+        self.said: set[str] = set()
+        self.place = place
+        self._due = due
         self._file = isinstance(journal_of(place), Path)
         self._seen: list[int] = []  # the state of the journal's files at the last reading
         self._next = 0.0
@@ -92,61 +96,59 @@ class Operator:
         seen: list[int] = []
         for name in ("state.db", "state.db-wal"):
             with contextlib.suppress(FileNotFoundError):
-                told = (self._place / name).stat()
+                told = (self.place / name).stat()
                 seen += told.st_mtime_ns, told.st_size
         now = time.monotonic()
         if seen == self._seen and now < self._next:
             return
         self._seen, self._next = seen, now + (LOOK_AT_LEAST if self._file else LOOK_AT_DATABASE)
-        with reading(self._place) as reader:
+        with reading(self.place) as reader:
             if reader is None:
                 return
             for command in self.open:
                 text = reader.answer(command.row.row)
                 if text is not None:
                     command.answer = msgspec.json.decode(text, type=CommandAnswer)
-                    command.seen = len(log_of(self._place))
-            self._command(reader)
+                    command.seen = len(log_of(self.place))
+            self._due(self, reader)
 
-    def _command(self, reader: Stored) -> None:
-        if (gauge := reader.machine("gauge")) is not None and gauge.state == "counting":
-            for note in range(NOTES):
-                for _ in range(2):  # the same command twice takes effect once
-                    self._put("fire", "machine", "gauge", f"note-{note}", event="note")
-                self._done.add(f"note-{note}")
-            self._once("fire", "machine", "gauge", "close", event="close")
-        doomed = reader.job("doomed")
-        began = any(line.startswith("doomed/body") for line in log_of(self._place))
-        if began and doomed is not None and doomed.state == "running":
-            self._once("cancel", "job", "doomed", "cancel-doomed", reason="not wanted")
-        main = reader.workstreams("main")
-        if not main:
+    def once(self, verb: str, kind: str, target: str, key: str, /, *, times: int = 1, **arguments: Any) -> None:
+        """Put a command into the inbox `times` times, under one key, unless it was put there before."""
+        if key in self.said:
             return
-        states = {task.name: task.state for task in reader.tasks(main[-1].key)}
-        if main[-1].state == "executing" and states["first"] == "completed":
-            self._once("pause", "job", "main", "pause")
-        if main[-1].state == "paused" and self.answered("pause"):
-            self._once("resume", "job", "main", "resume")
-        if states["gate"] == "held" and self.answered("resume"):
-            self._once("approve", "task", "main/gate", "approve-1", by="ana")
-            self._once("approve", "task", "main/gate", "approve-2", by="ben")
-        if reader.approvals(main[-1].key):
-            self._once("approve", "task", "main/asks", "sign", by="cy", approval="sign")
+        for _ in range(times):  # the same command twice takes effect once
+            row = InboxRow(verb, kind, target, key, arguments, sent_at=time.time())
+            journal = journal_of(self.place)
+            number = put(journal, row)
+            self.sent[number] = Command(msgspec.structs.replace(row, row=number))
+            if isinstance(journal, Path):
+                notify(journal)
+        self.said.add(key)
 
-    def _once(self, verb: str, kind: str, target: str, name: str, **arguments: Any) -> None:
-        if name not in self._done:
-            self._put(verb, kind, target, name, **arguments)
-            self._done.add(name)
 
-    def _put(self, verb: str, kind: str, target: str, name: str, **arguments: Any) -> None:
-        if name in self._done:
-            return
-        row = InboxRow(verb, kind, target, name, arguments, sent_at=time.time())
-        journal = journal_of(self._place)
-        number = put(journal, row)
-        self.sent[number] = Command(msgspec.structs.replace(row, row=number))
-        if isinstance(journal, Path):
-            notify(journal)
+def commands_of_graphs(operator: Operator, reader: Stored) -> None:
+    """The commands that the workstreams of `scene.py` need, each as soon as the journal's state allows it."""
+    if (gauge := reader.machine("gauge")) is not None and gauge.state == "counting":
+        for note in range(NOTES):
+            operator.once("fire", "machine", "gauge", f"note-{note}", times=2, event="note")
+        operator.once("fire", "machine", "gauge", "close", event="close")
+    doomed = reader.job("doomed")
+    began = any(line.startswith("doomed/body") for line in log_of(operator.place))
+    if began and doomed is not None and doomed.state == "running":
+        operator.once("cancel", "job", "doomed", "cancel-doomed", reason="not wanted")
+    main = reader.workstreams("main")
+    if not main:
+        return
+    states = {task.name: task.state for task in reader.tasks(main[-1].key)}
+    if main[-1].state == "executing" and states["first"] == "completed":
+        operator.once("pause", "job", "main", "pause")
+    if main[-1].state == "paused" and operator.answered("pause"):
+        operator.once("resume", "job", "main", "resume")
+    if states["gate"] == "held" and operator.answered("resume"):
+        operator.once("approve", "task", "main/gate", "approve-1", by="ana")
+        operator.once("approve", "task", "main/gate", "approve-2", by="ben")
+    if reader.approvals(main[-1].key):
+        operator.once("approve", "task", "main/asks", "sign", by="cy", approval="sign")
 
 
 class Zygote:
@@ -197,11 +199,25 @@ def kill(pid: int, reach: Reach, place: Path) -> None:
             kill_all(f"CALLBOARD_JOURNAL={reading.execute('SELECT id FROM meta').fetchone()[0]}")
 
 
-def kill_all(mark: str) -> None:
-    """Kill all processes that carry that variable of the environment."""
-    for pid in carrying(mark):
+def kill_all(mark: str) -> int:
+    """Kill all processes that carry that variable of the environment; returns their number."""
+    found = carrying(mark)
+    for pid in found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    return len(found)
+
+
+class WorkerKill(msgspec.Struct):
+    """Kills all processes that a victim has started, and not itself, so many seconds after its start."""
+
+    after: float
+    killed: int = 0
+
+    def look(self, folder: str, age: float) -> None:
+        """Kill them, if it is time."""
+        if not self.killed and age >= self.after:
+            self.killed = kill_all(f"SCENE={folder}")
 
 
 def live(
@@ -211,10 +227,11 @@ def live(
     operator: Operator | None = None,
     after: float | None = None,
     reach: Reach = "runtime",
+    workers: WorkerKill | None = None,
 ) -> int:
     """Run one victim until it has ended or killed itself, or kill it `after` so many seconds.
 
-    Returns its exit code. Raises TimeoutError for one that hangs.
+    workers: when its worker processes are killed. Returns its exit code. Raises TimeoutError for one that hangs.
     """
     pid, began = zygote.start(order), time.monotonic()
     if operator is None and after is None:
@@ -224,6 +241,8 @@ def live(
         while code is None and time.monotonic() - began < PATIENCE:
             if operator is not None:
                 operator.look()
+            if workers is not None:
+                workers.look(order.folder, time.monotonic() - began)
             left = LOOK_EVERY if after is None else min(LOOK_EVERY, began + after - time.monotonic())
             code = zygote.ended(left)
             if code is None and after is not None and time.monotonic() >= began + after:

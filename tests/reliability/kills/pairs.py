@@ -19,10 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from .outside import PATIENCE, Operator, Zygote, kill, kill_all, log_of
-from .sweep import MOST, Blow, Tally, drawn, said
-from .verdict import after_kill, at_end
-from .zygote import Order
+from .outside import PATIENCE, Zygote, kill, kill_all, log_of
+from .sweep import MOST, Blow, Plays, Tally, graphs, said
 
 NODES = ("anna", "bert")
 LOOK_EVERY = 0.02
@@ -42,13 +40,24 @@ class Victim(msgspec.Struct):
 class Pair:
     """One chain: two nodes on the journal of a place, each with a zygote of its own."""
 
-    def __init__(self, zygotes: dict[str, Zygote], place: Path, seed: int, tally: Tally) -> None:
+    def __init__(
+        self,
+        zygotes: dict[str, Zygote],
+        place: Path,
+        seed: int,
+        tally: Tally,
+        *,
+        plays: Plays = graphs,
+        most: int = MOST,
+    ) -> None:
         self.zygotes = zygotes
         self.place = place
         self.dice = random.Random(seed)
         self.tally = tally
-        self.operator = Operator(place)
-        self.order = Order(str(place), backend=("asyncio", "trio")[seed % 2], elsewhere=seed % 3 == 0)
+        self.most = most
+        self.scene = plays(place, seed)
+        self.rules = self.scene.rules
+        self.order = msgspec.structs.replace(self.scene.order, elsewhere=seed % 3 == 0)
         self.alive: dict[str, Victim] = {}
         self.due = dict.fromkeys(NODES, 0.0)  # the time at which each node that does not run is started
         self.kills = 0
@@ -69,17 +78,19 @@ class Pair:
             for node, due in list(self.due.items()):
                 if time.monotonic() >= due:
                     self._start(node)
-            self.operator.look()
+            self.rules.operator.look()
             time.sleep(LOOK_EVERY)
             over |= {node for node in list(self.alive) if self._ended(node)}
             if over:  # so all jobs have ended, and the other node need not start again
                 over |= self.due.keys()
-        self.operator.look()
-        at_end(self.place, list(self.operator.sent.values()))
+        self.rules.operator.look()
+        self.rules.at_end()
+        self.tally.done += self.rules.done
 
     def _start(self, node: str) -> None:
         del self.due[node]
-        blow = drawn(self.dice, database=True) if self.kills < MOST and self.dice.random() < 0.7 else Blow()
+        killed = self.kills < self.most and self.dice.random() < 0.7
+        blow = self.scene.blow(self.dice, database=True) if killed else Blow()
         order = msgspec.structs.replace(self.order, node=node, death=blow.death)
         self.alive[node] = Victim(self.zygotes[node].start(order), blow, time.monotonic())
 
@@ -104,6 +115,6 @@ class Pair:
         self.tally.kills[
             f"{victim.blow.kind}, of {'one' if self.alive else 'both'}{', elsewhere' * self.order.elsewhere}"
         ] += 1
-        after_kill(self.place, list(self.operator.sent.values()))
+        self.rules.after_kill()
         self.due[node] = time.monotonic() + self.dice.choice(ABSENT)
         return False

@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,10 @@ NOTES = 5
 """The number of events for the machine, each sent twice under one key."""
 
 
+AFTER_LINES: list[Callable[[], object]] = []
+"""Is called after each line of the log that this process has written."""
+
+
 def folder() -> Path:
     return Path(os.environ["SCENE"])
 
@@ -68,6 +73,8 @@ def write(line: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+    for act in AFTER_LINES:
+        act()
 
 
 def told(task: TaskContext, word: str) -> None:

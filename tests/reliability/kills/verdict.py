@@ -1,6 +1,6 @@
 """Checks of a scene's journal, its JSONL log and the log of its bodies; each violation is one line of text.
 
-`after_kill` is called after each kill, `at_end` when a victim has reported its end. Both raise AssertionError.
+`GraphRules.after_kill` is called after each kill, `at_end` when a victim has reported its end.
 
 The rules, in the order of the functions:
 - The auditor finds nothing in the transitions, and the records agree with them (`callboard check`).
@@ -32,7 +32,7 @@ from callboard.runtime.journal.contract import Stored
 from callboard.runtime.journal.jsonl import log_line
 from callboard.runtime.journal.location import target_of
 
-from .outside import Command, log_of, reading
+from .outside import Command, Operator, commands_of_graphs, log_of, reading
 from .scene import FRAGILE_LOSSES, NOTES, journal_of, log_of_transitions
 
 JOBS = ("main", "main/parent/sub", "doomed")
@@ -56,28 +56,41 @@ EFFECTS = {  # by command: the event that it must have fired, and the entity
 }
 
 
-def after_kill(place: Path, commands: Sequence[Command]) -> None:
-    """Raise AssertionError if the data of a killed runtime break a rule."""
-    with reading(place) as reader:
-        if reader is None:
-            assert not any(line.endswith(" start") for line in log_of(place)), "a body began, and there is no journal"
-            return
-        found = [*audited(reader), *ran_once(reader, log_of(place)), *took_effect(reader, commands)]
-        assert not found, "\n".join(found)
+class GraphRules:
+    """The rules of one chain of kills of the workstreams of `scene.py`, with the operator that gives their commands.
 
+    done: nothing is counted.
+    """
 
-def at_end(place: Path, commands: Sequence[Command]) -> None:
-    """Raise AssertionError if the data of a finished scene break a rule."""
-    with reading(place) as reader:
-        assert reader is not None
-        log = log_of(place)
-        found = [
-            *audited(reader), *checked(place), *logged(reader, place), *ran_once(reader, log), *ended(reader, log),
-            *counted(reader), *took_effect(reader, commands), *nothing_left(reader, place),
-            *nothing_after_cancel(log, commands),
-        ]  # fmt: skip
-        found += [f"{one.row.request_id} was never answered" for one in commands if one.answer is None]
-        assert not found, "\n".join(found)
+    def __init__(self, place: Path) -> None:
+        self.operator = Operator(place, commands_of_graphs)
+        self.done: Counter[str] = Counter()
+        self._place = place
+
+    def after_kill(self) -> None:
+        """Raise AssertionError if the data of a killed runtime break a rule."""
+        with reading(self._place) as reader:
+            log = log_of(self._place)
+            if reader is None:
+                assert not any(line.endswith(" start") for line in log), "a body began, and there is no journal"
+                return
+            commands = list(self.operator.sent.values())
+            found = [*audited(reader), *ran_once(reader, log), *took_effect(reader, commands)]
+            assert not found, "\n".join(found)
+
+    def at_end(self) -> None:
+        """Raise AssertionError if the data of a finished scene break a rule."""
+        place, commands = self._place, list(self.operator.sent.values())
+        with reading(place) as reader:
+            assert reader is not None
+            log = log_of(place)
+            found = [
+                *audited(reader), *checked(place), *logged(reader, place), *ran_once(reader, log), *ended(reader, log),
+                *counted(reader), *took_effect(reader, commands), *nothing_left(reader, place),
+                *nothing_after_cancel(log, commands),
+            ]  # fmt: skip
+            found += [f"{one.row.request_id} was never answered" for one in commands if one.answer is None]
+            assert not found, "\n".join(found)
 
 
 def tasks_of(reader: Stored) -> Iterator[tuple[str, TaskRecord, list[AttemptRecord]]]:

@@ -12,13 +12,14 @@ import ctypes
 import gc
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Literal, NoReturn
 
 import anyio
 import msgspec
 from anyio._backends import _asyncio, _trio  # noqa: F401 - so that no victim has to
-from tests.reliability.kills import archiving, scene
+from tests.reliability.kills import archiving, flow_scene, scene
 from tests.reliability.kills.death import Death, arm
 
 from callboard.runtime import cli, runtime  # noqa: F401 - the same
@@ -37,8 +38,9 @@ class Order(msgspec.Struct, frozen=True):
 
     folder: str
     death: Death | None = None
-    play: Literal["scene", "prepare", "archive", "open", "migrate"] = "scene"
+    play: Literal["scene", "flows", "prepare", "archive", "open", "migrate"] = "scene"
     processes: bool = False
+    drops: bool = False  # the bodies of flows are dropped where they sleep
     backend: Literal["asyncio", "trio"] = "asyncio"
     node: str = ""  # this node's name, if several nodes run the scene
     elsewhere: bool = False  # as if on another machine: no node can check whether it runs
@@ -64,6 +66,9 @@ def _victim(order: Order) -> NoReturn:
         match order.play:
             case "scene":
                 anyio.run(scene.run, folder, order.processes, order.node, backend=order.backend)
+            case "flows":
+                run = partial(flow_scene.run, drops=order.drops)
+                anyio.run(run, folder, order.processes, order.node, backend=order.backend)
             case "archive":
                 archiving.archive(folder)
             case play:
