@@ -29,6 +29,7 @@ from callboard import (
     Check,
     Clause,
     Condition,
+    Defaults,
     Directive,
     Fire,
     Hook,
@@ -600,8 +601,7 @@ async def test_what_cannot_be_kept_fails_the_body_that_tells_it(thing: str) -> N
         assert await job.published() == {}
 
 
-@pytest.mark.parametrize("plain_step", [False, True])
-async def test_what_a_step_raises_and_what_it_returns_that_cannot_be_kept_fails_its_body_only(plain_step: bool) -> None:
+async def test_what_a_step_raises_and_what_it_returns_that_cannot_be_kept_fails_its_body_only() -> None:
     def acts(kind: str, name: str) -> Any:
         return guests.throw(name) if kind == "error" else guests.OBJECTS[name]()
 
@@ -609,7 +609,8 @@ async def test_what_a_step_raises_and_what_it_returns_that_cannot_be_kept_fails_
         return acts(kind, name)
 
     async def body(task: TaskContext) -> Any:
-        return await task.step(acts if plain_step else acts_later, *task.args["act"])
+        kind, name, plain_step = task.args["act"]
+        return await task.step(acts if plain_step else acts_later, kind, name)
 
     made = [
         ("error", name) for name in guests.ALL_ERRORS if name != "memory"
@@ -617,11 +618,11 @@ async def test_what_a_step_raises_and_what_it_returns_that_cannot_be_kept_fails_
     made += [("object", name) for name in guests.OBJECTS if name != "int"]
     async with undisturbed() as (runtime, _):
         tasks = [
-            Task(f"{kind}-{name}", run=body, args={"act": [kind, name]}, retry=Retry(max_attempts=1), optional=True)
-            for kind, name in made
+            Task(f"{kind}-{name}", run=body, args={"act": [kind, name, number % 2 == 0]}, optional=True)
+            for number, (kind, name) in enumerate(made)
         ]
-        outcome = await (await runtime.submit(Workstream("w", tasks=tasks))).wait()
-        for record in outcome.tasks.values():
+        job = await runtime.submit(Workstream("w", tasks=tasks, defaults=Defaults(retry=Retry(max_attempts=1))))
+        for record in (await job.wait()).tasks.values():
             assert (record.state, record.attempt) == ("failed", 1), (record.name, record.last_error)
             str(record.last_error).encode()
 
