@@ -147,8 +147,8 @@ RemoteWorker: assigned capabilities capacity engine kind last_seen missed name p
 describe."""
 
 TESTING = """
-Asked Dies Exits Fails Hangs Probe SimulatedBreaker SimulatedJob SimulatedTask SimulatedWorker Simulation
-SimulationError Succeeds Trace VirtualRuntime
+Asked Dies Exits Fails Hangs Probe Replay SimulatedBreaker SimulatedJob SimulatedTask SimulatedWorker Simulation
+SimulationError Succeeds Trace VirtualRuntime check_replay
 """.split()  # noqa: SIM905 - a name a word is what a reader compares
 
 CLIENT = """

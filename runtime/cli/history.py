@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from .boards import Place
+import typer
+
+from .boards import Board, Place
 from .options import JOURNAL, AsJson, MaybeJobId, MaybeTask
 from .terminal import echo, echo_json
 
@@ -15,19 +17,51 @@ if TYPE_CHECKING:
     from ..journal.contract import JournalQueries
 
 
+Flow = Annotated[
+    bool, typer.Option("--flow", help="Print the kept steps of a task as JSON, for callboard.testing.check_replay.")
+]
+
+
 def history(
-    job_id: MaybeJobId = None, task: MaybeTask = None, journal: Place = JOURNAL, as_json: AsJson = False
+    job_id: MaybeJobId = None,
+    task: MaybeTask = None,
+    journal: Place = JOURNAL,
+    as_json: AsJson = False,
+    flow: Flow = False,
 ) -> None:
     """Print the transitions of a journal, of one job, of one task, or of one machine."""
     from ..journal.jsonl import log_line  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
 
+    if flow:
+        _flow(journal, job_id, task)
+        return
     with reading(journal) as reader:
         for event in _events(reader, job_id, task):
             if as_json:
                 echo_json(log_line(event))
             else:
                 echo(_line(event))
+
+
+def _flow(place: Place, job_id: str | None, task: str | None) -> None:
+    """Print the history of a task's flow as one JSON document."""
+    from ..flows.history import history_of  # noqa: PLC0415
+    from .reading import find_job, find_task, reading, task_named, tasks_of  # noqa: PLC0415
+    from .command_errors import CommandError  # noqa: PLC0415
+
+    if isinstance(place, Board):
+        raise CommandError("A board does not tell the arguments of steps: name the journal, where the history is read.")
+    if job_id is None:
+        raise CommandError("--flow prints the history of one task: name it, as `callboard history JOB/TASK --flow`.")
+    with reading(place) as reader:
+        record = None if task is not None else task_named(reader, job_id)
+        if record is None and task is None:
+            raise CommandError(f"There is no task {job_id!r:.80} in this journal: --flow takes JOB/TASK.")
+        job = find_job(reader, job_id if record is None else record.job_id)
+        if record is None:
+            record = find_task(reader, job, task or "")
+        echo_json(history_of(reader, job, tasks_of(reader, job), record))
 
 
 def _events(reader: JournalQueries, job_id: str | None, task: str | None) -> Iterator[Transitioned]:

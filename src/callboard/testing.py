@@ -1,4 +1,4 @@
-"""Tools for tests of applications: a runtime in virtual time, scripts, faults, probes.
+"""Tools for tests of applications: a runtime in virtual time, scripts, faults, probes, replays.
 
 Rules
 -----
@@ -10,6 +10,7 @@ from .runtime.testing.asked import Asked
 from .runtime.testing.errors import SimulationError
 from .runtime.testing.handles import SimulatedBreaker, SimulatedJob, SimulatedTask, SimulatedWorker
 from .runtime.testing.probes import Probe
+from .runtime.testing.replay import Replay, check_replay
 from .runtime.testing.scripts import Dies, Exits, Fails, Hangs, Succeeds
 from .runtime.testing.simulation import Simulation
 from .runtime.testing.trace import Trace
@@ -22,6 +23,7 @@ __all__ = [
     "Fails",
     "Hangs",
     "Probe",
+    "Replay",
     "SimulatedBreaker",
     "SimulatedJob",
     "SimulatedTask",
@@ -31,4 +33,5 @@ __all__ = [
     "Succeeds",
     "Trace",
     "VirtualRuntime",
+    "check_replay",
 ]
