@@ -211,6 +211,8 @@ class KernelHost:
 
     def engine_of(self, task: Task) -> str:
         """The engine that runs a task: the task's own, or the one for its body; none while the body is not found."""
+        if task.receive is not None:
+            return "loop"
         if task.command is not None:
             return task.engine or "command"
         name: Any = task.run  # a name at this point
@@ -234,7 +236,7 @@ class KernelHost:
         return located(path, folder, program=False)
 
     def travels(self, task: Task) -> bool:
-        """Whether another computer can run a task: it runs a command, or a function that has an import path."""
+        """Whether another computer can run a task: it has no function, or one that has an import path."""
         name: Any = task.run  # a name at this point
         if name is None or (":" in name and not self._bodies.is_registered(name)):
             return name is None or not name.startswith(NOT_OF_A_FILE)

@@ -43,10 +43,14 @@ class Fields:
     # -- functions and commands
 
     def body(self, spec: Task | Hook | Condition | Alert, at: Path, engine: EngineName | None = None) -> None:
-        """Check that exactly one of `run` and `command` is given, its form, and its engine."""
-        if (spec.run is None) == (spec.command is None):
-            have = "both run and command" if spec.run is not None else "neither run nor command"
-            self.bad(at, f"{_titled(spec)} has {have}", "give exactly one: a function, or a command")
+        """Check that exactly one of `run`, `command` and (for a task) `receive` is given, its form, and its engine."""
+        message = isinstance(spec, Task)
+        kinds = ("run", "command", "receive") if message else ("run", "command")
+        given = [name for name in kinds if getattr(spec, name) is not None]
+        if len(given) != 1:
+            have = f"both {' and '.join(given)}" if given else f"neither {' nor '.join(kinds)}"
+            one_of = "a function, a command, or the name of a message" if message else "a function, or a command"
+            self.bad(at, f"{_titled(spec)} has {have}", f"give exactly one: {one_of}")
         self.command(spec.command, spec.shell, at)
         if spec.run is None:
             if spec.command is not None and engine not in (None, "command", "ray"):

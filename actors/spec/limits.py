@@ -6,6 +6,8 @@ Rules:
   one exception are transient errors (a broken connection): three attempts in all, unless the task must not run twice,
   or has a tool, whose breaker handles them.
 - `max_attempts = max_retries + 1` (DESIGN 5.7).
+- A task that only receives a message has one attempt without a limit of its own: nobody's defaults limit its wait, and
+  the deadline of the receive is final.
 - Equal inputs give the same object, so that 100,000 tasks without settings of their own share one.
 """
 
@@ -20,7 +22,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ..times import Duration, seconds
+from ..times import LONGEST, Duration, seconds
 from .lifecycles import Lifecycles
 from .model import ALLOWED, Allowed, Breaker, Defaults, OnExhausted, OnLoss, Retry, Task, Tool, Workstream
 
@@ -31,6 +33,8 @@ KILL_GRACE = 10.0
 RECOVERY_TIMEOUT = 60.0
 MAX_ATTEMPTS = 5
 MAX_LOSSES = 3
+MOST_LOSSES = 1_000_000_000
+"""The losses that a task may have which only receives a message: a crash interrupts nothing of it."""
 PASSING_ATTEMPTS = 3
 CANCEL_TIMEOUT = 30.0
 NO_TOOLS: Mapping[str, Tool] = MappingProxyType({})
@@ -117,7 +121,7 @@ class LimitsResolver:
             return next((value for source in sources if (value := getattr(source, field, None)) is not None), None)
 
         retry: Retry | None = declared("retry")
-        return Limits(
+        limits = Limits(
             retry=retry or Retry(),
             allowed=_allowed(
                 attempts(retry),
@@ -143,14 +147,20 @@ class LimitsResolver:
             park_cooldown=_optional(declared("park_cooldown")),
             lifecycle=lifecycle,
         )
+        return limits if task.receive is None else replace(limits, **_OF_RECEIVES)
 
 
+_OF_RECEIVES: dict[str, Any] = {
+    "retry": Retry(), "allowed": Allowed(max_losses=MOST_LOSSES), "timeout": LONGEST, "heartbeat_timeout": None,
+    "total_timeout": None, "max_error_repeats": None, "tries_passing": False,
+}  # fmt: skip
+"""The limits of a task that only receives a message: the deadline of that wait is in its step (`task.receive`)."""
 _said_by = attrgetter(
     "retry", "timeout", "queue_timeout", "heartbeat_timeout", "total_timeout", "unroutable_timeout", "kill_grace",
     "max_error_repeats", "max_losses", "on_loss", "on_exhausted", "cancel_timeout", "cleanup_on_cancel",
-    "save_partial_output", "checkpoint",
+    "save_partial_output", "checkpoint", "receive",
 )  # fmt: skip
-_NOTHING = (None,) * 15
+_NOTHING = (None,) * 16
 
 
 @lru_cache(maxsize=64)  # ten thousand tasks share a few values

@@ -209,7 +209,7 @@ class Check(Spec, frozen=True, kw_only=True):
 
 
 class Task(NamedSpec, Generic[T_co], frozen=True, kw_only=True):
-    """One unit of work: a function (`run`) or a command (`command`).
+    """One unit of work: a function (`run`), a command (`command`), or nothing but a message to wait for (`receive`).
 
     depends_on: tasks that must end good before it starts; after: tasks that must only have ended. The four limits
     (durations): queue_timeout (queued until started), timeout (one attempt), heartbeat_timeout (between two heartbeats
@@ -227,8 +227,12 @@ class Task(NamedSpec, Generic[T_co], frozen=True, kw_only=True):
     published lifecycle or of one that the runtime was given, an import path, or a `Lifecycle`; "own" is the runtime's
     own, whatever its workstream sets.
 
+    receive: the name of the message that it waits for, without a slot; its result is the message's value. `timeout` is
+    then how long it waits from its start, without a limit unless set, and the end of that time is final: the task fails
+    with ReceiveTimeout, and no default of its workstream or runtime limits the wait or tries it again.
+
     For type checkers it is `Task[T]` with the type that its function returns, and `Outcome.result(task)` is a T; with a
-    path or a command it is `Task[Any]`.
+    path, a command or a message it is `Task[Any]`.
     """
 
     if TYPE_CHECKING:
@@ -274,6 +278,7 @@ class Task(NamedSpec, Generic[T_co], frozen=True, kw_only=True):
     on_failed: list[Hook] = []
     on_cancelled: list[Hook] = []
     lifecycle: LifecycleName = None
+    receive: str | None = None
 
 
 class Defaults(Spec, frozen=True, kw_only=True):

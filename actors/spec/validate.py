@@ -51,7 +51,7 @@ from .model import (
     Worker,
     Workstream,
 )
-from .names import folded, name_problem
+from .names import folded, message_name_problem, name_problem
 from .schema import (
     MOST_FINDINGS,
     EnoughFindings,
@@ -85,6 +85,23 @@ _COMMAND_ONLY: dict[str, object] = {
     "expected_exit_codes": [0],
     "max_output": 1_048_576,
 }
+
+_NO_BODY = "is for a body, and this task has none: it only receives a message", "remove it"
+_ONE_LIMIT = "the only limit of a task that receives a message is its timeout", "give that"
+_ONCE = (
+    "a task that receives a message waits once: the end of its timeout is final",
+    "give a longer timeout, or a body that calls `task.receive`",
+)
+_NOT_OF_RECEIVES = {
+    **dict.fromkeys(
+        ("args", "secrets", "tool", "engine", "capabilities", "kill_grace", "max_losses", "on_loss",
+         "save_partial_output", "checkpoint", *_COMMAND_ONLY),
+        _NO_BODY,
+    ),
+    **dict.fromkeys(("heartbeat_timeout", "total_timeout"), _ONE_LIMIT),
+    **dict.fromkeys(("retry", "max_error_repeats", "on_exhausted"), _ONCE),
+}  # fmt: skip
+"""Settings that a task that receives a message has not, with the reason and an advice."""
 
 
 class SpecificationError(ValueError):
@@ -240,7 +257,9 @@ class _Checker(Fields):
 
     def task(self, task: Task, at: Path) -> None:
         self.body(task, at, engine=task.engine)
-        if task.command is None:
+        if task.receive is not None:
+            self.receive_settings(task, at)
+        elif task.command is None:
             self.function_settings(task, at)
         else:
             self.command_settings(task, at)
@@ -269,6 +288,16 @@ class _Checker(Fields):
         for name, default in _COMMAND_ONLY.items():
             if getattr(task, name) != default:
                 self.bad((*at, name), "is for commands, and this task runs a function", "remove it")
+
+    def receive_settings(self, task: Task, at: Path) -> None:
+        """Check the name of the message, and that the settings make sense for a task without a body."""
+        if (problem := message_name_problem(task.receive or "")) is not None:
+            self.bad((*at, "receive"), f"{short(task.receive)} {problem}", 'write a name as "payment"')
+        if task.run is not None or task.command is not None:
+            return  # which of them is meant is not known
+        for name, (text, advice) in _NOT_OF_RECEIVES.items():
+            if getattr(task, name) != getattr(_NOTHING_SAID, name):
+                self.bad((*at, name), text, advice)
 
     def command_settings(self, task: Task, at: Path) -> None:
         if task.heartbeat_timeout is not None:

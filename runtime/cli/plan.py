@@ -78,6 +78,7 @@ def _awaited(task: Task) -> list[str]:
 def _told(task: Task) -> str:
     """List other settings that decide when a task runs, or whether it does."""
     facts = [
+        "" if task.receive is None else f"receives {task.receive}",
         "" if task.tool is None else f"tool {task.tool}",
         "" if not task.priority else f"priority {task.priority}",
         "" if task.condition is None else "conditional",
@@ -107,7 +108,7 @@ def _head(job: JobRecord, spec: Workstream, waves: list[list[Task]]) -> dict[str
 
 
 def _task(task: Task, wave: int, state: str | None) -> dict[str, Any]:
-    names = ("name", "depends_on", "after", "tool", "priority", "optional", "wait")
+    names = ("name", "receive", "depends_on", "after", "tool", "priority", "optional", "wait")
     given = {name: getattr(task, name) for name in names}
     more = {"conditional": task.condition is not None, "needs_approval": task.hold is not None}
     return {"kind": "planned", "wave": wave, "state": state, **given, **more}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 import msgspec.inspect
@@ -10,6 +10,9 @@ import msgspec.inspect
 from ...actors.spec.names import message_name
 from ...actors.times import Duration, seconds
 from ...actors.user_code import message_of, plain_text
+
+if TYPE_CHECKING:
+    from .context import TaskContext
 
 NO_DEFAULT: Any = ...
 """In place of a default that a body does not give."""
@@ -30,6 +33,18 @@ class Wanted(NamedTuple):
     def has_default(self) -> bool:
         """Whether the body has a value for the case that no message comes in time."""
         return self.default is not NO_DEFAULT
+
+
+class ReceiveBody:
+    """The body of a task that is nothing but a receive. timeout: as for `task.receive`."""
+
+    def __init__(self, name: str, timeout: Duration | None) -> None:
+        self._name = name
+        self._timeout = timeout
+
+    async def __call__(self, task: TaskContext) -> Any:
+        """Return the value of the message. Raises ReceiveTimeout."""
+        return await task.receive(self._name, timeout=self._timeout)
 
 
 class Outgoing(msgspec.Struct, frozen=True, array_like=True):

@@ -40,6 +40,7 @@ from ..dispatch.timers import Timer, Timers
 from ..engines.command.shell import hides_failures
 from ..engines.context import TaskContext, connection_of
 from ..engines.contract import Call, CommandCall, Engine, ProcessCall
+from ..engines.receiving import ReceiveBody
 from ..engines.shortage import Pauses, is_shortage
 from ..functions.import_paths import source_of
 from ..functions.registry import Bodies, BodyNotFound, NoPath, kind_of, located
@@ -182,8 +183,12 @@ class CallRunner(OutcomeReporter):
             )
             self._run(engine, Call(token=token, command=command, grace=grace, mask=command.mask), self._command_ended)
             return
-        run: Any = spec.run  # a name by now
-        func = self._functions.get(run) or self._function(run)
+        func: Callable[..., Any]
+        if spec.receive is not None:
+            func = ReceiveBody(spec.receive, spec.timeout)
+        else:
+            run: Any = spec.run  # a name by now
+            func = self._functions.get(run) or self._function(run)
         if task.engine == "process":
             self._start_in_process(engine, task, func, token)
             return

@@ -31,6 +31,7 @@ from ..engines.context import connection_of
 from ..engines.contract import Beat, Call
 from ..engines.failures import describe
 from ..engines.invocation import bind
+from ..engines.receiving import ReceiveBody
 from ..functions.import_paths import follow
 from ..functions.signatures import is_async
 from ..values import checked
@@ -313,8 +314,8 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
     # -- functions -----------------------------------------------------------------------------------------------------
 
     def _function(self, call: Call) -> Callable[..., Any] | None:
-        """The function of a call without a script."""
-        if not self._world.runs_functions:
+        """The function of a call without a script. A task that only receives a message always does so."""
+        if not self._world.runs_functions and not isinstance(call.func, ReceiveBody):
             return None
         return call.func if call.process is None else follow(call.process.function)
 

@@ -58,9 +58,9 @@ class Simulation(History):
 
     seed: decides the order of steps that are due at the same moment, and all other random choices.
     workers, and all other `settings`: as `Runtime` takes them (not jsonl, clock, random, ids). start: UTC epoch seconds
-    of its beginning. functions: "run" runs functions without a script for real, async ones too, in
-    virtual time; "succeed" lets them succeed at once. Commands never run. trace: how many steps it keeps
-    (None: all).
+    of its beginning. functions: "run" runs functions without a script for real, async ones too, in virtual time;
+    "succeed" lets them succeed at once. Commands never run, and tasks that only receive a message wait for it. trace:
+    how many steps it keeps (None: all).
     """
 
     def __init__(

@@ -32,6 +32,7 @@ class Plan(msgspec.Struct):
     names: list[str]
     tools: list[str | None]
     commands: list[bool]
+    receives: list[str | None]
     depends_on: list[list[int]]
     after: list[list[int]]
     optional: list[bool]
@@ -103,6 +104,7 @@ class _Planned(msgspec.Struct, gc=False):
     name: str
     tool: str | None = None
     command: str | list[str] | None = None
+    receive: str | None = None
     depends_on: Sequence[str] = ()
     after: Sequence[str] = ()
     optional: bool = False
@@ -115,8 +117,9 @@ def plan_of(tasks: Sequence[Task | _Planned]) -> Plan:
     after = [[number[name] for name in task.after] for task in tasks]
     return Plan(
         names=[task.name for task in tasks], tools=[task.tool for task in tasks],
-        commands=[task.command is not None for task in tasks], depends_on=depends_on, after=after,
-        optional=[task.optional for task in tasks], layers=layers_of(depends_on, after),
+        commands=[task.command is not None for task in tasks], receives=[task.receive for task in tasks],
+        depends_on=depends_on, after=after, optional=[task.optional for task in tasks],
+        layers=layers_of(depends_on, after),
     )  # fmt: skip
 
 

@@ -255,6 +255,7 @@ class Timeline(msgspec.Struct, frozen=True):
 class TaskView(View, frozen=True, kw_only=True):
     """A task of a job's present run. command: whether it is a command, which has an output from its first attempt on.
 
+    receive: the name of the message that it receives, if it does nothing else;
     output_size: bytes that its command wrote; cpu_seconds, peak_memory_bytes: used by its last attempt, if known;
     test_results: of its acceptance tests that have ended; flow: whether its body has taken durable steps; round: more
     than 1 if its body has begun anew (`task.again`);
@@ -276,6 +277,7 @@ class TaskView(View, frozen=True, kw_only=True):
     worker_id: str | None
     tool: str | None
     command: bool
+    receive: str | None
     result: Any
     details: Any
     depends_on: list[str]
@@ -405,6 +407,7 @@ def task_view(
     actions: list[str],
     tool: str | None = None,
     command: bool = False,
+    receive: str | None = None,
     depends_on: Sequence[str] = (),
     after: Sequence[str] = (),
     progress: Progress | None = None,
@@ -415,9 +418,9 @@ def task_view(
         attempt=task.attempt, max_attempts=task.max_attempts + task.granted, max_losses=task.max_losses,
         last_error=task.last_error, error_type=task.error_type, error_category=task.error_category,
         error_count=task.error_count, exit_code=task.exit_code, execution_ms=task.execution_ms,
-        worker_id=task.worker_id, tool=tool, command=command, result=task.raw_result, details=task.raw_details,
-        depends_on=list(depends_on), after=list(after), optional=task.optional, hold_until=task.hold_until,
-        wait_until=task.wait_until, decisions=task.decisions, output_size=task.output_size,
+        worker_id=task.worker_id, tool=tool, command=command, receive=receive, result=task.raw_result,
+        details=task.raw_details, depends_on=list(depends_on), after=list(after), optional=task.optional,
+        hold_until=task.hold_until, wait_until=task.wait_until, decisions=task.decisions, output_size=task.output_size,
         cpu_seconds=task.cpu_seconds, peak_memory_bytes=task.peak_memory_bytes, test_results=task.test_results,
         flow=bool(task.flow), round=task.rounds + 1, progress=progress,
         facts={

@@ -103,7 +103,7 @@ def _view(board: Board, task: TaskRecord, plan: Plan | None, remote: RemoteJobFa
         return task_view(task, actions=actions, progress=progress)
     index = task.index
     return task_view(
-        task, actions=actions, tool=plan.tools[index], command=plan.commands[index],
+        task, actions=actions, tool=plan.tools[index], command=plan.commands[index], receive=plan.receives[index],
         depends_on=plan.depends_on_of(index), after=plan.after_of(index),
         progress=progress,
     )  # fmt: skip

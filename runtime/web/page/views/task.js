@@ -53,6 +53,7 @@ function Told({ id, path, model, task, attempts, when }) {
     <p class="standing"><${State} state=${task.state} phase=${task.phase} />
       ${task.attempt > 0 && html`<span class="soft">${nth(task)}</span>`}
       ${task.started_at && html`<span class="soft">${task.finished_at ? "took " : "for "}<${Since} from=${task.started_at} to=${task.finished_at} /></span>`}
+      ${task.receive && html`<span class="tag">receives <${Name} text=${task.receive} /></span>`}
       ${task.optional && html`<span class="tag">optional</span>`}</p>
     ${task.reason && task.reason !== task.last_error && html`<p class="prose">${safe(task.reason)}</p>`}
     <${Trouble} task=${task} attempts=${tried} />
