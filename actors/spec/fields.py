@@ -13,6 +13,7 @@ from .model import Alert, Condition, EngineName, Hook, Task
 from .names import folded, name_problem
 from .schema import Finding, Path, clipped, note, short, where
 
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*(?:@[^\0]+)?:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 Bodies = Callable[[str], Callable[..., Any]]
@@ -164,6 +165,14 @@ class Fields:
                     (*at, index), f"the value of {short(name)} is in this specification, which is journaled",
                     "remove the value here: it comes from the program's environment, or Runtime(secrets=...)",
                 )  # fmt: skip
+
+    def headers(self, names: Sequence[str], at: Path) -> None:
+        """Check names of HTTP headers, which differ in more than case."""
+        for index, name in enumerate(names):
+            if not _HEADER.fullmatch(name):
+                self.bad((*at, index), f"{short(name)} cannot be the name of a header", 'write it as "X-Event-Id"')
+            elif name.lower() in (one.lower() for one in names[:index]):
+                self.bad((*at, index), f"{short(name)} is listed twice: the case of a header says nothing", "remove it")
 
     def folder(self, path: str | None, at: Path) -> None:
         """Check that a text can be a path."""

@@ -321,7 +321,9 @@ class Workstream(NamedSpec, frozen=True, kw_only=True):
     becomes cancelled; together they have the cancel_timeout of its defaults. folder: where the modules of its functions
     are looked for first; loading a specification file sets its folder. lifecycle: as a task's, for itself, its job and
     its tasks, as far as the lifecycle has states for them. archive: whether its job, with its children, is moved from
-    the journal into a file, after it has ended and the runtime was left (seed 001). description: its purpose, for
+    the journal into a file, after it has ended and the runtime was left (seed 001). request_id_headers: the headers
+    that name the deliveries of its webhooks (`["X-GitHub-Delivery"]`, in any case): a message that comes by HTTP under
+    the same value of the first of these that it has is sent once. description: its purpose, for
     people (seed 002's `task_description`): at most `LONGEST_DESCRIPTION` characters. Workstreams that differ in it only
     count as the same.
     """
@@ -349,6 +351,7 @@ class Workstream(NamedSpec, frozen=True, kw_only=True):
     alerts: list[Alert] = []
     lifecycle: LifecycleName = None
     archive: bool = False
+    request_id_headers: list[str] = []
 
 
 class Worker(NamedSpec, frozen=True, kw_only=True):

@@ -242,6 +242,7 @@ class _Checker(Fields):
             self.secrets(spec.secrets, spec.env, ("secrets",))
         self.folder(spec.cwd, ("cwd",))
         self.folder(spec.folder, ("folder",))
+        self.headers(spec.request_id_headers, ("request_id_headers",))
         for index, check in enumerate(spec.checks):
             self.check(check, ("checks", index))
         self.hooks(spec, ())

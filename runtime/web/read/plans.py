@@ -1,4 +1,4 @@
-"""Plans of runs, which never change: the tasks' names, tools and edges, in layers.
+"""Plans of runs, which never change: the tasks' names, tools and edges, in layers, and the headers of its webhooks.
 
 Rules
 -----
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,6 +38,7 @@ class Plan(msgspec.Struct):
     after: list[list[int]]
     optional: list[bool]
     layers: list[int]
+    request_id_headers: list[str]
     bars: Bars = msgspec.field(default_factory=Bars)
 
     def depends_on_of(self, index: int) -> list[str]:
@@ -64,8 +66,9 @@ class Plans:
             return known
         actor = self._services.jobs.living(job_id)
         if actor is not None and actor.record.stream == stream:
-            tasks = actor.spec.tasks
-            plan = await in_thread("work", plan_of, tasks) if len(tasks) > _LARGE else plan_of(tasks)
+            spec = actor.spec
+            large, made = len(spec.tasks) > _LARGE, partial(plan_of, spec.tasks, spec.request_id_headers)
+            plan = await in_thread("work", made) if large else made()
         else:
             plan = await self._services.read(self._read, stream)
         if plan is not None:
@@ -89,13 +92,15 @@ class Plans:
         if spec is None:
             return None
         read = msgspec.json.Decoder(_Planned).decode
-        return plan_of([read(task) for task in msgspec.json.decode(spec, type=_Tasks).tasks])
+        there = msgspec.json.decode(spec, type=_Specification)
+        return plan_of([read(task) for task in there.tasks], there.request_id_headers)
 
 
-class _Tasks(msgspec.Struct):
+class _Specification(msgspec.Struct):
     """A specification whose tasks are decoded one by one, to keep the event loop free."""
 
-    tasks: list[msgspec.Raw]
+    tasks: list[msgspec.Raw] = []
+    request_id_headers: list[str] = []
 
 
 class _Planned(msgspec.Struct, gc=False):
@@ -110,7 +115,7 @@ class _Planned(msgspec.Struct, gc=False):
     optional: bool = False
 
 
-def plan_of(tasks: Sequence[Task | _Planned]) -> Plan:
+def plan_of(tasks: Sequence[Task | _Planned], request_id_headers: Sequence[str] = ()) -> Plan:
     """Make the plan of these tasks, whose graph has no cycles."""
     number = {task.name: place for place, task in enumerate(tasks)}
     depends_on = [[number[name] for name in task.depends_on] for task in tasks]
@@ -119,7 +124,7 @@ def plan_of(tasks: Sequence[Task | _Planned]) -> Plan:
         names=[task.name for task in tasks], tools=[task.tool for task in tasks],
         commands=[task.command is not None for task in tasks], receives=[task.receive for task in tasks],
         depends_on=depends_on, after=after, optional=[task.optional for task in tasks],
-        layers=layers_of(depends_on, after),
+        layers=layers_of(depends_on, after), request_id_headers=list(request_id_headers),
     )  # fmt: skip
 
 

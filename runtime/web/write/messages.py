@@ -7,12 +7,16 @@ Rules
 - A browser sends JSON only: the gate refuses what a form of any page could post.
 - The header `Idempotency-Key` is the request's key: a webhook that is delivered twice is one message. The parameter
   `request_id` may be used instead, and `by` for the name of its sender, if no token gives one.
+- Without these the first header counts that the job's specification names (`request_id_headers`) and the request has.
+  Its value is an event of the sender, which may send the same event to several jobs, tasks and names: the key is made
+  of all of them.
 - The answer, the refusals and the scope are those of the action `send` (`actions.py`).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 from litestar import Request, post
@@ -24,6 +28,9 @@ from ..http.problems import Problem
 from .actions import LARGEST_BODY, TABLE, Done, Send, Target, perform
 from .idempotency import HEADER
 
+if TYPE_CHECKING:
+    from ..http.context import Board
+
 AnyRequest: TypeAlias = Request[Any, Any, Any]
 NamePath: TypeAlias = Annotated[str, PathParameter(description="The name by which a body receives the message.")]
 By: TypeAlias = Annotated[str | None, QueryParameter(description="Who sends it, if no token says so.")]
@@ -34,13 +41,27 @@ async def _sent(
     board: TheBoard, caller: TheCaller, request: AnyRequest, target: Target, name: str, by: str | None, key: str | None
 ) -> Done:
     action = TABLE["job" if target.task is None else "task", "send"]
-    said = Send(
-        name=name,
-        value=_value(await request.body(), request.content_type[1].get("charset", "utf-8")),
-        by=by,
-        request_id=key,
-    )
-    return await perform(board, caller, action, target, said, keys=request.headers.getall(HEADER, []))
+    keys = request.headers.getall(HEADER, [])
+    value = _value(await request.body(), request.content_type[1].get("charset", "utf-8"))
+    if key is None and not keys:
+        key = await _named_key(board, request, target, name)
+    return await perform(board, caller, action, target, Send(name=name, value=value, by=by, request_id=key), keys=keys)
+
+
+async def _named_key(board: Board, request: AnyRequest, target: Target, name: str) -> str | None:
+    """The key of a request by a header that the job's specification names. Raises Problem."""
+    record = await board.job(target.name)
+    plan = await board.plans.of(record.id, record.stream)
+    for header in () if plan is None else plan.request_id_headers:
+        if not (values := request.headers.getall(header, [])):
+            continue
+        if len(values) > 1 or not values[0].strip() or not values[0].isprintable():
+            text = f"the header {header}, which names the delivery, must occur once and hold printable text"
+            raise Problem(400, "bad-request", text)
+        value = values[0].strip()
+        about = msgspec.json.encode([record.id, target.task, name, header.lower(), value])
+        return f"{value[:100]} {blake2b(about, digest_size=16).hexdigest()}"
+    return None
 
 
 def _value(body: bytes, charset: str) -> Any:

@@ -148,6 +148,13 @@ def test_a_chain_and_a_cycle_of_ten_thousand_need_no_recursion_and_little_time()
     assert "9,980 more" in told["tasks[0]"]
 
 
+def test_names_of_headers_are_checked() -> None:
+    told = [str(one) for one in findings(Workstream("w", request_id_headers=["X-Event-Id", "x-event-id", "a b", ""]))]
+    assert [text.partition(":")[0] for text in told] == [f"request_id_headers[{index}]" for index in (1, 2, 3)]
+    assert "listed twice" in told[0]
+    assert "cannot be the name of a header" in told[1]
+
+
 def test_many_unknown_dependencies_stay_cheap() -> None:
     tasks = [Task(f"task-{i}", command=["true"], depends_on=[f"tusk-{i}"]) for i in range(5_000)]
     assert len(found(*tasks)) == 201  # the last finding reports the limit

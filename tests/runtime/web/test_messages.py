@@ -130,3 +130,58 @@ async def test_too_many_unread_messages_are_a_429(
     answer = await client.post(f"/api/jobs/{job.id}/messages/other", content=b"1")
     assert (answer.status_code, answer.json()["type"]) == (429, "/problems/too-many-messages")
     await job.cancel()
+
+
+async def test_a_header_that_the_specification_names_makes_a_repeated_delivery_one_message(
+    runtime: Runtime, client: httpx.AsyncClient
+) -> None:
+    tasks: list[Task[Any]] = [Task("a", receive="push"), Task("b", receive="push", depends_on=["a"])]
+    stream = Workstream("flow", tasks=tasks, request_id_headers=["X-Event-Id", "X-GitHub-Delivery"])
+    one, two = [await runtime.submit(stream, id=f"m{next(IDS)}") for _ in range(2)]
+    for job in (one, two):  # the same event may go to several jobs
+        path = f"/api/jobs/{job.id}/messages/push"
+        for _ in range(2):
+            answer = await client.post(path, content=b"1", headers={"x-github-delivery": "17"})
+            assert answer.status_code == 200
+        other = await client.post(path, content=b"2", headers={"X-GITHUB-DELIVERY": "17"})
+        assert (other.status_code, other.json()["type"]) == (422, "/problems/request-id-reused")
+        assert len(runtime.journal.reader.messages(job.id)) == 1
+        second = {"X-Event-Id": "17", "X-GitHub-Delivery": "17"}  # the first that is named counts
+        assert (await client.post(path, content=b"2", headers=second)).status_code == 200
+        assert (await job.wait()).results == {"a": 1, "b": 2}
+        assert (await client.post(path, content=b"1", headers={"X-GitHub-Delivery": "17"})).status_code == 200
+        assert (await client.post(path, content=b"1", headers={"X-GitHub-Delivery": "18"})).status_code == 409
+
+
+async def test_a_key_of_the_request_itself_comes_before_a_named_header(
+    runtime: Runtime, client: httpx.AsyncClient
+) -> None:
+    tasks: list[Task[Any]] = [Task("never", receive="never")]
+    stream = Workstream("flow", tasks=tasks, request_id_headers=["X-Event-Id"])
+    job = await runtime.submit(stream, id=f"m{next(IDS)}")
+    path, event = f"/api/jobs/{job.id}/messages/push", {"X-Event-Id": "1"}
+    for number in range(2):
+        keyed = {**event, "Idempotency-Key": f'"{job.id}-{number}"'}
+        assert (await client.post(path, content=b"1", headers=keyed)).status_code == 200
+        given = {"request_id": f"{job.id}-r{number}"}
+        assert (await client.post(path, content=b"1", headers=event, params=given)).status_code == 200
+    for _ in range(2):
+        assert (await client.post(f"/api/jobs/{job.id}/messages/two", content=b"1", headers=event)).status_code == 200
+        task = f"/api/jobs/{job.id}/tasks/never/messages/push"
+        assert (await client.post(task, content=b"1", headers=event)).status_code == 200
+        assert (await client.post(path, content=b"1")).status_code == 200  # without it each is a message of its own
+    assert len(runtime.journal.reader.messages(job.id)) == 4 + 2 + 2
+    for headers in ([("X-Event-Id", "1"), ("x-event-id", "2")], [("X-Event-Id", " ")], [("X-Event-Id", "a\tb")]):
+        wrong = await client.post(path, content=b"1", headers=headers)
+        assert (wrong.status_code, wrong.json()["type"]) == (400, "/problems/bad-request")
+        assert "X-Event-Id" in wrong.json()["detail"]
+    assert (await client.post("/api/jobs/nobody/messages/push", content=b"1", headers=event)).status_code == 404
+    await job.cancel()
+
+
+async def test_a_task_that_only_receives_says_so(runtime: Runtime, client: httpx.AsyncClient) -> None:
+    job = await runtime.submit(Workstream("flow", tasks=[Task("paid", receive="payment")]), id=f"m{next(IDS)}")
+    told = (await client.get(f"/api/jobs/{job.id}/tasks/paid")).json()
+    assert (told["receive"], told["command"]) == ("payment", False)
+    await job.send("payment", 1)
+    await job.wait()
