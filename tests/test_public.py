@@ -101,8 +101,8 @@ Strategy: ONE_FOR_ALL ONE_FOR_ONE REST_FOR_ONE
 Supervision: backoff_max backoff_min decide delay intensity period stable_after strategy
 Task: after args cancel_hooks cancel_timeout capabilities checkpoint checks cleanup_on_cancel command condition cwd
   depends_on engine env expected_exit_codes heartbeat_timeout hold kill_grace lifecycle max_error_repeats max_losses
-  max_output name on_cancelled on_completed on_exhausted on_failed on_loss optional priority queue_timeout retry run
-  save_partial_output secrets shell timeout tool total_timeout unroutable_timeout wait
+  max_output name on_cancelled on_completed on_exhausted on_failed on_loss optional priority queue_timeout receive
+  retry run save_partial_output secrets shell timeout tool total_timeout unroutable_timeout wait
 TaskContext: again approval args attempt cancelled checkpoint details emit gather gather_blocking heartbeat job_id log
   now progress publish publish_blocking random receive receive_blocking results saved secrets send send_blocking sleep
   sleep_blocking step step_blocking submit submit_blocking task token uuid version wait_for_approval workstream_id
@@ -131,7 +131,8 @@ WorkerRecord: assigned capabilities capacity created_at drain_until draining due
   kind labels metadata missed name pause_reason paused previous_state program published reason recycle_after resources
   resume_at retired run seq shown started_at state told untold updated_at
 Workstream: alerts archive cancel_hooks checks cwd deadline defaults description env folder hold lifecycle
-  max_parallel name on_cancelled on_completed on_failed priority retry secrets tasks tools wait worker_count
+  max_parallel name on_cancelled on_completed on_failed priority request_id_headers retry secrets tasks tools wait
+  worker_count
 Client: approvals breaker breakers events health job kept_notices machine machines metrics start_worker submit worker
   workers
 RemoteBreaker: kind name parked record ref refresh reset retry_in state tool trip
