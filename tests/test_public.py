@@ -136,8 +136,8 @@ Workstream: alerts archive cancel_hooks checks cwd deadline defaults description
 Client: approvals breaker breakers events health job kept_notices machine machines metrics start_worker submit worker
   workers
 RemoteBreaker: kind name parked record ref refresh reset retry_in state tool trip
-RemoteJob: approvals approve attempts cancel children ended events id output parent pause progress published record ref refresh
-  reject resume retry send skip state steps task tasks wait
+RemoteJob: approvals approve attempts cancel children ended events id output parent pause progress published record
+  ref refresh reject resume retry send skip state steps task tasks wait
 RemoteMachine: ask ended facts fire kind name record refresh state
 RemoteRef: ask fire kind name state
 RemoteTask: approve attempts cancel name progress published record ref refresh reject reset retry send skip steps stream

@@ -47,8 +47,8 @@ def history(
 def _flow(place: Place, job_id: str | None, task: str | None) -> None:
     """Print the history of a task's flow as one JSON document."""
     from ..flows.history import history_of  # noqa: PLC0415
-    from .reading import find_job, find_task, reading, task_named, tasks_of  # noqa: PLC0415
     from .command_errors import CommandError  # noqa: PLC0415
+    from .reading import find_job, find_task, reading, task_named, tasks_of  # noqa: PLC0415
 
     if isinstance(place, Board):
         raise CommandError("A board does not tell the arguments of steps: name the journal, where the history is read.")

@@ -514,7 +514,7 @@ def test_after_a_restart_it_is_found_out_anew_whether_there_are_workers(down: fl
 
 
 def lines_to_wake(count: int, *, tool: str | None = None) -> int:
-    """Lines of the library that run while so many bodies that waited want the one slot of their worker back, and end."""
+    """Lines of the library that run while so many bodies that waited want the slot of their worker back, and end."""
     stage = stage_of(1)
     jobs = [f"j{number}" for number in range(count)]
     for job in jobs:  # each begins in the slot that the one before has lent
