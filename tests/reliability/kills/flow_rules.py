@@ -23,7 +23,7 @@ from callboard.actors.records.task import TaskRecord
 from callboard.runtime.journal.contract import Stored
 
 from . import flow_scene
-from .flow_scene import ENTRIES, PAYMENTS, engines_of, job_of, published_of, result_of
+from .flow_scene import ENTRIES, PAYMENTS, ROUNDS, engines_of, job_of, published_of, result_of
 from .outside import Operator, log_of, reading
 from .verdict import audited, checked, logged, nothing_left
 
@@ -100,6 +100,7 @@ class FlowRules:
             self._note(OTHER, audited(reader))
         log = log_of(self._place)
         self._note(REPEATED, self._repeated(log))
+        self._note(REPEATED, self._rounds(log))
         self._note(DIFFERENT, _changed(log))
 
     # -- from outside --------------------------------------------------------------------------------------------------
@@ -126,9 +127,9 @@ class FlowRules:
 
     def _keep(self, reader: Stored) -> None:
         """Note which steps are durable by now."""
-        kept = [line for job in [*self._jobs(), "books"] for row in _steps(reader, job) if (line := _line_of(job, row))]
+        kept = [_line_of(job, row) for job in [*self._jobs(), "books", "rounds"] for row in _steps(reader, job)]
         length = len(log_of(self._place))
-        for line in kept:
+        for line in filter(None, kept):
             self._kept.setdefault(line, length)
 
     def _jobs(self) -> Iterator[str]:
@@ -149,8 +150,14 @@ class FlowRules:
                     yield f"line {number}: {line}, twice in one run of the body"
                 running[job].add(line)
 
+    def _rounds(self, log: list[str]) -> Iterator[str]:
+        """Rounds that have begun, and those before them went on: their steps are not kept any more."""
+        did = [line for line in log if line.startswith("rounds did ")]
+        if did != sorted(did):
+            yield f"rounds: {did}"
+
     def _early(self, reader: Stored, log: list[str]) -> Iterator[str]:
-        """What a body has seen, and the journal does not keep."""
+        """What a body has seen, and the journal does not keep (of `rounds` it keeps the present round only)."""
         for job in [*self._jobs(), "books"]:
             rows = [row for row in _steps(reader, job) if row.ended_at is not None]
             durable = {row.label for row in rows} | {_line_of(job, row).partition(" did ")[2] for row in rows}
@@ -198,6 +205,9 @@ class FlowRules:
         found = None if task is None else task.result
         if found is None or sorted(map(_text, found)) != sorted(map(_text, self._entries())):
             self._note(DIFFERENT, iter([f"books ended with {found}: {task}"]))
+        task = _task(reader, "rounds")
+        if task is None or (task.result, task.rounds) != (ROUNDS, ROUNDS - 1):
+            self._note(DIFFERENT, iter([f"rounds ended as {task}"]))
 
     def _asked(self, reader: Stored) -> Iterator[str]:
         for job in self._orders:
@@ -218,12 +228,12 @@ class FlowRules:
                 yield f"{command.row.request_id} was refused: {command.answer.error}"
 
     def _count(self, reader: Stored) -> None:
-        for job in [*self._jobs(), "books"]:
+        for job in [*self._jobs(), "books", "rounds"]:
             rows = _steps(reader, job)
             self.done["flows"] += 1
             self.done["steps kept"] += len(rows)
             self.done["messages"] += len(_receives(reader, job))
-            self.done["approvals"] += "/" not in job and job != "books"
+            self.done["approvals"] += job in self._orders
         log = log_of(self._place)
         did = [line for line in log if " did " in line]
         self.done["bodies begun"] += sum(" began " in line for line in log)

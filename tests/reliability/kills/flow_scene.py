@@ -1,8 +1,8 @@
 """The flows that the kill sweep runs: bodies that use every kind of durable step, in each engine.
 
 Rules
-- `run(folder)` submits one order per engine, whose body is a flow, and the flow `books`, to which all orders send. Run
-  again after a kill it goes on.
+- `run(folder)` submits one order per engine, whose body is a flow, the flow `books`, to which all orders send, and
+  `rounds`, which begins anew several times. Run again after a kill it goes on.
 - A step's function writes "JOB did WHAT" into `folder/log`, synced at once: so the log shows what really ran,
   independent of the journal. Each WHAT is done once in an uninterrupted run, and is the step's result, or its error.
 - A body writes "JOB began TOKEN" in its first line, and "JOB saw WHAT = JSON" whenever a step gave it a value: WHAT is
@@ -19,6 +19,7 @@ from typing import Any, Literal
 import anyio
 
 from callboard import Defaults, Retry, Runtime, Task, TaskContext, Worker, Workstream, step
+from callboard.runtime.engines import flow
 from callboard.runtime.flows import sleeping
 from callboard.runtime.journal.location import target_of
 
@@ -34,6 +35,8 @@ PAYMENTS = [{"payment": number} for number in (1, 2)]
 """The messages that are sent to each order from outside."""
 ENTRIES = (1, 2, 3)
 """The numbers of the messages that each order sends to `books`."""
+ROUNDS = 4
+"""How often `rounds` begins."""
 TRIES = 2
 """How often the step `flaky` fails before it succeeds."""
 WAIT = 0.03
@@ -50,7 +53,8 @@ def result_of(job: str) -> dict[str, Any]:
     """What the body of an order returns in an uninterrupted run."""
     return {
         "done": ["reserve", "charge", "plain", "flaky"], "lots": LOTS, "branches": ["a-1", "a-2", "b-1", "b-2"],
-        "payments": PAYMENTS, "child": f"{job}/order/sub weigh", "signed": "ana", "error": "ship", "undone": UNDONE,
+        "payments": PAYMENTS, "never": "nobody", "child": f"{job}/order/sub weigh", "signed": "ana", "error": "ship",
+        "undone": UNDONE,
     }  # fmt: skip
 
 
@@ -133,6 +137,8 @@ def child() -> Workstream:
 async def order(task: TaskContext) -> dict[str, Any]:
     saw, job = Seen(task), task.job_id
     saw("task.uuid", str(await task.uuid()))
+    saw("task.now", (await task.now()).isoformat())
+    saw("task.random", await task.random())
     await task.publish("state", "begun")
     done = [saw("reserve", await work(job, "reserve")), saw("charge", await work(job, "charge"))]
     done += [saw("plain", await task.step(plain_work, job, "plain")), saw("flaky", await flaky(job))]
@@ -153,6 +159,7 @@ async def order(task: TaskContext) -> dict[str, Any]:
         await task.send("books", "entry", {"from": job, "entry": number})
     await task.sleep(WAIT)
     payments.append(saw("task.receive payment#2", await task.receive("payment", type=dict[str, int])))
+    never = saw("task.receive never", await task.receive("never", timeout=WAIT, default="nobody"))
     sub = await task.submit(child(), name="sub")
     weighed = (await sub.wait()).results["weigh"]
     signed = saw("sign", (await task.approval("sign", people=1))[0].by)
@@ -167,8 +174,8 @@ async def order(task: TaskContext) -> dict[str, Any]:
         await task.publish("state", "cancelled")
     await task.publish("job", job)
     return {
-        "done": done, "lots": lots, "branches": sorted(branches), "payments": payments, "child": weighed,
-        "signed": signed, "error": error, "undone": undone,
+        "done": done, "lots": lots, "branches": sorted(branches), "payments": payments, "never": never,
+        "child": weighed, "signed": signed, "error": error, "undone": undone,
     }  # fmt: skip
 
 
@@ -188,6 +195,7 @@ def order_blocking(task: TaskContext) -> dict[str, Any]:
         task.send_blocking("books", "entry", {"from": job, "entry": number})
     task.sleep_blocking(WAIT)
     payments.append(saw("task.receive payment#2", task.receive_blocking("payment", type=dict[str, int])))
+    never = saw("task.receive never", task.receive_blocking("never", timeout=WAIT, default="nobody"))
     weighed = task.submit_blocking(child(), name="sub").wait_blocking().results["weigh"]
     signed = saw("sign", task.wait_for_approval("sign", people=1)[0].by)
     task.publish_blocking("lots", lots)
@@ -201,8 +209,8 @@ def order_blocking(task: TaskContext) -> dict[str, Any]:
         task.publish_blocking("state", "cancelled")
     task.publish_blocking("job", job)
     return {
-        "done": done, "lots": lots, "branches": sorted(branches), "payments": payments, "child": weighed,
-        "signed": signed, "error": error, "undone": undone,
+        "done": done, "lots": lots, "branches": sorted(branches), "payments": payments, "never": never,
+        "child": weighed, "signed": signed, "error": error, "undone": undone,
     }  # fmt: skip
 
 
@@ -215,6 +223,15 @@ async def books(task: TaskContext) -> list[dict[str, Any]]:
         entries.append(entry)
         saw(what := f"book-{entry['from']}-{entry['entry']}", await work(task.job_id, what))
     return entries
+
+
+async def rounds(task: TaskContext) -> int:
+    """A flow that begins anew: each round does one step, under an empty history."""
+    saw, number = Seen(task), task.args["round"]
+    what = f"round-{number}"
+    saw(what, await work(task.job_id, what))
+    await task.sleep(WAIT / 4)
+    return number if number == ROUNDS else task.again(round=number + 1)
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
@@ -234,7 +251,9 @@ def workstreams(*, processes: bool) -> dict[str, Workstream]:
         for one in engines
     }
     entries = {"entries": len(ENTRIES) * len(engines)}
-    return {**found, "books": Workstream("books", tasks=[Task("books", run=books, args=entries)], defaults=DEFAULTS)}
+    found["books"] = Workstream("books", tasks=[Task("books", run=books, args=entries)], defaults=DEFAULTS)
+    found["rounds"] = Workstream("rounds", tasks=[Task("rounds", run=rounds, args={"round": 1})], defaults=DEFAULTS)
+    return found
 
 
 def workers() -> list[Worker]:
@@ -243,9 +262,13 @@ def workers() -> list[Worker]:
 
 
 async def run(place: Path, processes: bool, node: str = "", *, drops: bool = False) -> None:
-    """Run the flows. node: this node's name, if several nodes run them. drops: bodies are dropped where they sleep."""
+    """Run the flows.
+
+    node: this node's name, if several nodes run them. drops: bodies are dropped where they wait, and waits before the
+    next try of a step are journaled, as otherwise for minutes only.
+    """
     if drops:
-        sleeping.LONG = WAIT / 2
+        sleeping.LONG = flow.DURABLE_WAIT = 0.001
     as_node: dict[str, Any] = {"node": node, "lease": LEASE} if node else {}
     journal, log = target_of(journal_of(place)), log_of_transitions(place, node)
     async with Runtime(journal, jsonl=log, workers=workers(), **as_node) as runtime:
