@@ -228,11 +228,12 @@ def path_of_value(value: object) -> str | None:
     If several modules hold it, the first by name counts, and the program itself last, if a restart could find the
     program.
     """
-    wanted = id(value)
+    kind = type(value)
     found = [
         (name in {MAIN, AGAIN}, name, key)
         for name, module in list(sys.modules.items())
-        if wanted in map(id, list(getattr(module, "__dict__", {}).values()))  # quick: there are tens of thousands
+        if name.partition(".")[0] not in sys.stdlib_module_names
+        if [held for held in list(getattr(module, "__dict__", {}).values()) if type(held) is kind]  # there are thousands
         for key, held in list(module.__dict__.items())
         if held is value and not key.startswith("__")
     ]
