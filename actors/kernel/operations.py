@@ -200,6 +200,15 @@ class TurnOperations:
         self.turn.booked += [(self.lent, token, self.lent.pop(token)), (self.slots, token, None)]
         self.slots[token] = slot
 
+    def leave_slot(self, slot: CallOrder) -> bool:
+        """Have an attempt that occupies its slot again go on without it. False if it has left the slot already."""
+        token = next((token for token, one in self.slots.items() if one is slot), None)
+        if token is None:
+            return False
+        self.turn.booked.append((self.slots, token, self.slots.pop(token)))
+        self.note_lent(token, LentSlot(slot, goes_on=True))
+        return True
+
     def keep_hook(
         self, entity: Entity[Any], hook: Hook, event: str, stream: Workstream, task: Task | None = None
     ) -> None:

@@ -150,11 +150,17 @@ class WorkerActor(Entity[WorkerRecord]):
             self.workforce.health.watch(self)
 
     def on_regained(self, message: Regained) -> None:
-        """Take an attempt that had lent its slot again, unless the worker has just stopped taking tasks."""
+        """Take an attempt that had lent its slot again. If the worker has just stopped taking tasks, the attempt goes on
+        without its slot.
+        """
+        kernel = self.kernel
         if self.takes_tasks:
             self.assign(message)
-        else:
-            self.kernel.send(self.workforce.scheduler, Release(message.key, message.slot))
+        elif kernel.leave_slot(message.slot):
+            kernel.send(kernel.entities[message.key], message)
+            kernel.send(self.workforce.scheduler, Release(message.key, message.slot))
+        elif not self.ended:  # the attempt has ended in the same turn: its release comes next
+            self.change(assigned=self.record.assigned + 1)
 
     def on_release(self, message: Release) -> None:
         """Take back a released slot, and give it back to the scheduler."""

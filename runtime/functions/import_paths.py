@@ -233,7 +233,9 @@ def path_of_value(value: object) -> str | None:
         (name in {MAIN, AGAIN}, name, key)
         for name, module in list(sys.modules.items())
         if name.partition(".")[0] not in sys.stdlib_module_names
-        if [held for held in list(getattr(module, "__dict__", {}).values()) if type(held) is kind]  # there are thousands
+        if [
+            held for held in list(getattr(module, "__dict__", {}).values()) if type(held) is kind
+        ]  # there are thousands
         for key, held in list(module.__dict__.items())
         if held is value and not key.startswith("__")
     ]

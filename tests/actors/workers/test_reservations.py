@@ -27,6 +27,7 @@ from callboard.actors.records.entities import JobRecord, WorkerRecord
 from callboard.actors.records.task import TaskRecord
 from callboard.actors.spec.model import HealthChecks, Task, Worker, Workstream
 from callboard.actors.users.strategy import Supervision
+from callboard.actors.workers.reservations import Reservations
 from callboard.machines import TaskState
 
 
@@ -580,4 +581,37 @@ def test_one_that_ends_while_it_wants_its_slot_back_leaves_the_queue() -> None:
     assert not stage.kernel.scheduler.reservations.requests
     end(stage, "two", "b")
     assert stage.state("two") == "completed"
+    assert stage.audit() == []
+
+
+@pytest.mark.parametrize("tool", [None, "t"])
+@pytest.mark.parametrize("word", [PauseWorker("enough"), ShutDownWorker("enough"), TerminateWorker("enough")])
+def test_a_slot_of_a_worker_that_stops_in_the_turn_in_which_it_is_regained_is_free_once(
+    word: Message, tool: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = stage_of(2)
+    stage.submit(flow(task("a", tool=tool), task("c")), "one")
+    token = stage.task("a", "one").token
+    waits(stage, token)
+    stage.submit(flow(task("b")), "two")
+    assert not goes_on(stage, token)
+    worker, slot, gives = stage.worker("loop"), stage.kernel.lent[token].slot, Reservations._give_slot_back
+
+    def after_a_word(mine: Reservations, *given: Any) -> bool:
+        stage.kernel.send(worker, word)
+        return gives(mine, *given)
+
+    monkeypatch.setattr(Reservations, "_give_slot_back", after_a_word)
+    end(stage, "two", "b")
+    if stage.task("a", "one").state == "running":  # it goes on without a slot
+        assert stage.kernel.lent[token].goes_on
+        assert stage.task("a", "one").due_at is not None  # its clock goes on, too
+    for name in ("a", "c"):
+        if stage.task(name, "one").token in stage.kernel.calls:
+            end(stage, "one", name)
+    assert [gate.used for gate in slot.gates] == [0] * len(slot.gates)
+    assert worker.record.assigned == 0
+    assert worker.ended or worker.used == 0
+    assert not stage.kernel.lent
+    assert not stage.kernel.slots
     assert stage.audit() == []
