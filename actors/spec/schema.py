@@ -112,11 +112,27 @@ def beside(told: Sequence[Finding], more: Sequence[Finding]) -> list[Finding]:
 def sound(value: msgspec.Struct) -> bool:
     """Whether a Struct made in Python certainly has the types it declares. False when it may not."""
     try:
-        if not _is_flat(value) and (_has_odd(value) or holds_more(MOST_VALUES, value)):
+        flat = _is_flat(value)
+        if not flat and (_has_odd(value) or holds_more(MOST_VALUES, value)):
             return False  # the encoder sees bounded values of built-in types only
-        _decoder(type(value)).decode(_ENCODER.encode(value))
+        read = _decoder(type(value)).decode(_ENCODER.encode(value))
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
         return False
+    return (flat and _PLAIN.issuperset(map(type, msgspec.structs.astuple(value)))) or _of_same_classes(value, read)
+
+
+def _of_same_classes(value: object, read: object) -> bool:
+    """Whether Structs in a value have the classes as which they were read: a `Check` may have a `Hook`'s fields."""
+    if isinstance(read, msgspec.Struct):
+        if not isinstance(value, type(read)):
+            return False
+        both = zip(msgspec.structs.astuple(value), msgspec.structs.astuple(read), strict=True)
+        return all(_of_same_classes(mine, other) for mine, other in both if type(mine) not in _WHOLE)
+    if type(value) is list:
+        return all(map(_of_same_classes, cast("list[object]", value), cast("list[object]", read)))
+    if type(value) is dict:
+        given, wanted = cast("dict[object, object]", value).values(), cast("dict[object, object]", read).values()
+        return all(map(_of_same_classes, given, wanted))
     return True
 
 

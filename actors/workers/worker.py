@@ -150,8 +150,9 @@ class WorkerActor(Entity[WorkerRecord]):
             self.workforce.health.watch(self)
 
     def on_regained(self, message: Regained) -> None:
-        """Take an attempt that had lent its slot again. If the worker has just stopped taking tasks, the attempt goes on
-        without its slot.
+        """Take an attempt that had lent its slot again.
+
+        If the worker has just stopped taking tasks, the attempt goes on without its slot.
         """
         kernel = self.kernel
         if self.takes_tasks:
