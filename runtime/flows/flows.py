@@ -18,7 +18,7 @@ import anyio
 import msgspec
 
 from ...actors.messages.commands import AwaitMessage, KeepStep, LeaveMessages, Reply, TakeMessage
-from ...actors.messages.errors import AttemptOver
+from ...actors.messages.errors import AttemptOver, TaskCancelled
 from ...actors.messages.inputs import CallEnded
 from ...actors.records.step import StepRecord
 from ...actors.tasks.attempt_clock import RUNNING
@@ -237,8 +237,11 @@ class Flows:
         return kept
 
     def keep_blocking(self, token: int, row: StepRecord, connection: Connection | None) -> StepRecord:
-        """`keep` for a body in a thread. Also raises TaskCancelled."""
-        return self.blocking(lambda: self.keep(token, row), connection)
+        """`keep` for a body in a thread. Also raises TaskCancelled: then the step, which has ended, is durable, too."""
+        kept = self.blocking(lambda: self.keep(token, row), None)
+        if connection is not None and connection.cancelled:
+            raise TaskCancelled(f"the task {connection.task!r} was cancelled")
+        return kept
 
     def keep_later(
         self, token: int, row: StepRecord, over: Callable[[Any, Exception | None], object] | None = None

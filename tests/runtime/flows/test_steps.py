@@ -702,6 +702,33 @@ async def test_the_retries_of_a_step_are_not_multiplied_by_those_of_its_task(ope
     assert ran == [("double", 1), *["charge"] * 3]
 
 
+async def test_a_step_of_a_plain_body_that_ends_as_its_task_is_cancelled_is_kept(open_runtime: Open) -> None:
+    began, cancelled = threading.Event(), threading.Event()
+
+    def charge() -> int:
+        ran.append("charge")
+        began.set()
+        assert cancelled.wait(60)
+        return 7
+
+    def body(task: TaskContext) -> int:
+        return task.step_blocking(charge) + task.step_blocking(half.func, 6)
+
+    async with open_runtime() as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.submit(Workstream("flow", tasks=[Task("t", run="body", engine="thread")]), id="one")
+        try:
+            await anyio.to_thread.run_sync(began.wait)
+            await job.cancel()
+            async for _ in job.events(task="t", to_state="cancelling", notices=False):
+                break
+        finally:
+            cancelled.set()
+        assert (await job.wait()).state == "cancelled"
+        assert (await (await job.retry()).wait()).raise_for_state().results == {"t": 10}
+        assert ran == ["charge", ("half", 6)]
+
+
 async def test_a_cancel_waits_for_a_plain_step_before_hooks_run_and_keeps_its_result(open_runtime: Open) -> None:
     goes_on = threading.Event()
 
