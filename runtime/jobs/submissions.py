@@ -178,7 +178,8 @@ class Submissions:
         held = SAME
         if record is not None and existing == "join":
             held = await compare(services, record, one.spec, one.fingerprint)
-        if (refused := taken(job_id, record, archived, held, existing)) is not None:
+        durable = services.journal.durable_medium
+        if (refused := taken(job_id, record, archived, held, existing, durable=durable)) is not None:
             raise refused
         return record
 
@@ -245,10 +246,13 @@ def taken(
     archived: Sequence[ArchivedJob],
     held: WorkstreamComparison,
     existing: Existing = "join",
+    *,
+    durable: bool = True,
 ) -> JobExists | None:
     """Why a workstream cannot be submitted under an id, according to the journal.
 
-    held: the comparison with the existing workstream, if the submission would join it.
+    held: the comparison with the existing workstream, if the submission would join it. durable: whether other
+    processes can reach the journal.
     """
     if record is None:
         if not archived:
@@ -265,7 +269,8 @@ def taken(
             return None
         return JobExists(
             f"there is a job {job_id!r} that has not ended ({record.shown} now), and only an ended job is replaced. "
-            f"Wait for its end, or cancel it (`callboard cancel {job_id}`), and then submit this one."
+            f"Wait for its end, or cancel it{f' (`callboard cancel {job_id}`)' if durable else ''}, and then submit "
+            "this one."
         )
     if held.moved is not None:
         return JobExists(
