@@ -8,11 +8,15 @@
 
 With one loop for each test, the test's name decides which one: about a third of the tests run on each loop, and the
 loop of a test is the same in every run.
+
+`--shard 1/2` runs half of the named tests, and `--shard 2/2` the other half; a test with a mark of `SLOW` is in both.
+The test's name decides, too, without its loop: a test is in the same shard on each loop.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from typing import Any
 from zlib import crc32
@@ -21,11 +25,13 @@ import pytest
 
 SLOW = ("laboratory", "postgres", "cluster", "board", "programs", "slow")
 LOOP = "anyio_backend"
+_LOOPS = re.compile(r"\b(asyncio|uvloop|trio)\b")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option."""
     parser.addoption("--all", action="store_true", help="each test on each event loop, and what is slow, too")
+    parser.addoption("--shard", metavar="N/M", help="of the tests that are not slow, run only the Nth of M parts")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,16 +57,37 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect slow tests, and all loops of a test except one."""
+    """Deselect slow tests, and all loops of a test except one; or other shards."""
+    if config.option.shard:
+        _keep(config, items, _in_shard(config.option.shard, items))
     if config.option.all:
         return
     loops: defaultdict[tuple[Any, ...], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if not any(item.get_closest_marker(mark) for mark in SLOW):
+        if not _is_slow(item):
             loops[_but_for_its_loop(item)].append(item)
     taken = {same[crc32(same[0].nodeid.encode()) % len(same)] for same in loops.values()}
+    _keep(config, items, taken)
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], taken: set[pytest.Item]) -> None:
     config.hook.pytest_deselected(items=[item for item in items if item not in taken])
     items[:] = [item for item in items if item in taken]
+
+
+def _in_shard(shard: str, items: list[pytest.Item]) -> set[pytest.Item]:
+    number, _, parts = shard.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise pytest.UsageError(f"--shard {shard}: it is like 1/2, the first of two")
+    return {
+        item
+        for item in items
+        if _is_slow(item) or crc32(_LOOPS.sub("", item.nodeid).encode()) % int(parts) == int(number) - 1
+    }
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(mark) for mark in SLOW)
 
 
 def _but_for_its_loop(item: pytest.Item) -> tuple[Any, ...]:

@@ -52,3 +52,22 @@ def test_alone_each_test_has_one_loop_and_what_is_slow_is_left_out(inner: pytest
 )
 def test_who_names_tests_or_wants_all_has_all_of_them(inner: pytest.Pytester, option: list[str]) -> None:
     assert len(names(inner, *option)) == 3 * 20 + 1 + 3
+
+
+def test_shards_share_the_tests_and_each_has_what_is_slow(inner: pytest.Pytester) -> None:
+    first, second = (names(inner, "--all", "--shard", shard) for shard in ("1/2", "2/2"))
+    slow = {name for name in first if name.startswith("test_slow")}
+    assert len(slow) == 3
+    assert set(first) & set(second) == slow
+    assert len(set(first) | set(second)) == 3 * 20 + 1 + 3
+    assert min(len(first), len(second)) > 3 + 3 * 4
+    for found in (first, second):  # a test with all its loops
+        numbers = [name.partition("-")[2] for name in found if "-" in name]
+        assert {numbers.count(number) for number in numbers} == {3}
+
+
+@pytest.mark.parametrize("shard", ["3/2", "0/2", "x", "1/", "-1/2"])
+def test_a_shard_that_does_not_exist_is_refused(inner: pytest.Pytester, shard: str) -> None:
+    told = inner.runpytest_inprocess("--collect-only", f"--shard={shard}")
+    assert told.ret == pytest.ExitCode.USAGE_ERROR
+    told.stderr.fnmatch_lines([f"*--shard {shard}: it is like 1/2*"])

@@ -24,7 +24,7 @@ from callboard.actors.user_code import (
     from_terminal,
     kept,
     kind_name,
-    said,
+    message_of,
     shown,
     text_of,
     truth,
@@ -107,7 +107,7 @@ def test_one_that_was_never_raised_is_nobodys() -> None:
 def test_every_error_can_be_told(name: str) -> None:
     with pytest.raises(BaseException) as raised:  # noqa: PT011 - that is the point
         guests.throw(name)
-    for text in (said(raised.value), shown(raised.value), kind_name(raised.value)):
+    for text in (message_of(raised.value), shown(raised.value), kind_name(raised.value)):
         assert type(text) is str
         assert 0 < len(text) < 700
         text.encode()
@@ -115,18 +115,18 @@ def test_every_error_can_be_told(name: str) -> None:
 
 def test_a_group_is_told_with_what_it_is_made_of() -> None:
     group = ExceptionGroup("g", [ExceptionGroup("h", [KeyError("a")]), ValueError("b"), TimeoutError()])
-    assert said(group) == "ExceptionGroup: g (3 sub-exceptions): KeyError: 'a'; ValueError: b; TimeoutError"
-    assert said(ExceptionGroup("g", [ValueError(n) for n in range(9)])).endswith("ValueError: 4; and 4 more")
+    assert message_of(group) == "ExceptionGroup: g (3 sub-exceptions): KeyError: 'a'; ValueError: b; TimeoutError"
+    assert message_of(ExceptionGroup("g", [ValueError(n) for n in range(9)])).endswith("ValueError: 4; and 4 more")
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt("mine"), GeneratorExit(), guests.Bare("x")])
 def test_what_is_no_exception_is_shown_as_it_was_raised(error: BaseException) -> None:
     escaped = contained(error)
     assert isinstance(escaped, EscapedException)
-    for told in (said, shown, kind_name, text_of):
+    for told in (message_of, shown, kind_name, text_of):
         assert told(escaped) == told(error)
     assert describe(escaped) == describe(error)
-    assert said(EscapedException("SystemExit: 3")) == "SystemExit: 3"  # the form of a copy without its cause
+    assert message_of(EscapedException("SystemExit: 3")) == "SystemExit: 3"  # the form of a copy without its cause
 
 
 @pytest.mark.parametrize("name", guests.OBJECTS)

@@ -322,6 +322,7 @@ async def test_a_late_step_of_a_round_that_has_ended_is_refused(open_runtime: Op
     assert ran == [2]
 
 
+@pytest.mark.slow
 async def test_nothing_grows_over_ten_thousand_rounds() -> None:
     measured: dict[int, int] = {}
 
@@ -400,6 +401,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_killed_at_random_instants_no_round_is_lost_or_begins_twice(loop: str, tmp_path: Path) -> None:
     program, chance = tmp_path / "program.py", random.Random(7)

@@ -509,6 +509,7 @@ anyio.run(main)
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loop", "when"), [("asyncio", "commit"), ("asyncio", "_do"), ("trio", "_do")])
 def test_killed_at_any_instant_no_message_is_lost_or_received_twice(loop: str, when: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"

@@ -56,6 +56,7 @@ def completed(program: Path, folder: Path) -> None:
     assert audited(folder / "orders.db") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_every_step_a_saga_charges_and_compensates_once(when: str, loop: str, tmp_path: Path) -> None:

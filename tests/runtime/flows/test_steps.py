@@ -880,6 +880,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_killed_after_every_step_no_completed_one_runs_twice(loop: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
