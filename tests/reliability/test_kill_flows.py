@@ -10,14 +10,18 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.reliability.kills import outside
 from tests.reliability.kills.death import Commit, Death, Wrote
-from tests.reliability.kills.flow_rules import DIFFERENT, EARLY, LOST, REPEATED, RulesBroken
-from tests.reliability.kills.outside import Zygote, live
+from tests.reliability.kills.flow_rules import DIFFERENT, EARLY, LOST, REPEATED, FlowRules, RulesBroken
+from tests.reliability.kills.outside import Zygote, live, log_of
 from tests.reliability.kills.pairs import NODES, Pair
-from tests.reliability.kills.sweep import Blow, Tally, chain, flows
+from tests.reliability.kills.sweep import Blow, Tally, chain, flows, said
+from tests.reliability.kills.zygote import Order
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 and fork are of Unix")
 MOST = 8
@@ -75,3 +79,22 @@ def test_the_flows_of_a_killed_node_go_on_where_they_were_on_another_one(
     (tmp_path / "address").write_text(postgres)
     Pair(zygotes, tmp_path, seed, tally, plays=flows, most=MOST).play()
     assert tally.killed
+
+
+@pytest.mark.cluster
+def test_a_flow_on_a_cluster_goes_on_where_it_was_after_its_runtime_was_killed(
+    ray_here: Any, zygotes: dict[str, Zygote], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "PATIENCE", 300.0)  # an actor may take a minute to start
+    order, rules = Order(str(tmp_path), play="flows", ray=ray_here.address), FlowRules(tmp_path, ray=True)
+
+    def did(lines: int) -> bool:
+        return sum(line.startswith("order-ray did ") for line in log_of(tmp_path)) >= lines
+
+    for lines in (5, 11):
+        killed = live(zygotes[NODES[0]], order, operator=rules.operator, ready=partial(did, lines))
+        assert killed == -9, said(tmp_path)
+        rules.after_kill()
+    assert live(zygotes[NODES[0]], order, operator=rules.operator) == 0, said(tmp_path)
+    rules.operator.look()
+    rules.at_end()

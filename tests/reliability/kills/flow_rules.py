@@ -57,12 +57,12 @@ class FlowRules:
     done: how often each kind of thing was done; steps that a kill interrupted are done again.
     """
 
-    def __init__(self, place: Path, *, processes: bool) -> None:
+    def __init__(self, place: Path, *, processes: bool = False, ray: bool = False) -> None:
         self.operator = Operator(place, self._looked)
         self._findings: list[Finding] = []
         self.done: Counter[str] = Counter()
         self._place = place
-        self._orders = [job_of(engine) for engine in engines_of(processes=processes)]
+        self._orders = [job_of(engine) for engine in engines_of(processes=processes, ray=ray)]
         self._kept: dict[str, int] = {}  # "JOB did WHAT", and the length of the log when it was known to be durable
 
     def after_kill(self) -> None:

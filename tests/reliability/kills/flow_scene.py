@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,8 +26,7 @@ from callboard.runtime.journal.location import target_of
 
 from .scene import LEASE, folder, journal_of, log_of_transitions, write
 
-FlowEngine = Literal["loop", "thread", "process"]
-ENGINES: tuple[FlowEngine, ...] = ("loop", "thread", "process")
+FlowEngine = Literal["loop", "thread", "process", "ray"]
 LOTS = ["lot-0", "lot-1", "lot-2", "lot-3"]
 """What the parallel steps of an order do."""
 UNDONE = ["undo-charge", "undo-reserve"]
@@ -113,6 +113,7 @@ class Seen:
 
     def __init__(self, task: TaskContext) -> None:
         self.job = task.job_id
+        os.environ["SCENE"] = task.args.get("folder") or os.environ["SCENE"]  # an actor on Ray does not inherit it
         write(f"{self.job} began {task.token}")
 
     def __call__(self, what: str, value: Any) -> Any:
@@ -237,43 +238,46 @@ async def rounds(task: TaskContext) -> int:
 # -- running -----------------------------------------------------------------------------------------------------------
 
 
-def engines_of(*, processes: bool) -> tuple[FlowEngine, ...]:
-    """The engines of the orders. A worker process takes half a second of processor time to start."""
-    return ENGINES if processes else ("loop", "thread")
+def engines_of(*, processes: bool, ray: bool = False) -> tuple[FlowEngine, ...]:
+    """The engines of the orders. A worker process takes half a second of processor time to start, one on Ray more."""
+    return ("loop", "thread", *(("process",) if processes else ()), *(("ray",) if ray else ()))
 
 
-def workstreams(*, processes: bool) -> dict[str, Workstream]:
+def workstreams(*, processes: bool, ray: bool = False) -> dict[str, Workstream]:
     """What is run, by the ids of the jobs."""
-    engines = engines_of(processes=processes)
-    bodies = {"loop": order, "thread": order_blocking, "process": order_blocking}
-    found = {
-        job_of(one): Workstream(job_of(one), tasks=[Task("order", run=bodies[one], engine=one)], defaults=DEFAULTS)
-        for one in engines
-    }
+    engines = engines_of(processes=processes, ray=ray)
+    found: dict[str, Workstream] = {}
+    for engine in engines:
+        run, args = order if engine in {"loop", "ray"} else order_blocking, {"folder": str(folder())}
+        tasks = [Task("order", run=run, engine=engine, args=args)]
+        found[job_of(engine)] = Workstream(job_of(engine), tasks=tasks, defaults=DEFAULTS)
     entries = {"entries": len(ENTRIES) * len(engines)}
     found["books"] = Workstream("books", tasks=[Task("books", run=books, args=entries)], defaults=DEFAULTS)
     found["rounds"] = Workstream("rounds", tasks=[Task("rounds", run=rounds, args={"round": 1})], defaults=DEFAULTS)
     return found
 
 
-def workers() -> list[Worker]:
-    return [Worker("loop", engine="loop", capacity=20), Worker("thread", engine="thread", capacity=2),
-            Worker("process", engine="process", capacity=1)]  # fmt: skip
+def workers(*, ray: bool) -> list[Worker]:
+    return [
+        Worker("loop", engine="loop", capacity=20), Worker("thread", engine="thread", capacity=2),
+        Worker("process", engine="process"), *([Worker("far", engine="ray")] if ray else []),
+    ]  # fmt: skip
 
 
-async def run(place: Path, processes: bool, node: str = "", *, drops: bool = False) -> None:
+async def run(place: Path, processes: bool, node: str = "", *, drops: bool = False, ray: str = "") -> None:
     """Run the flows.
 
-    node: this node's name, if several nodes run them. drops: bodies are dropped where they wait, and waits before the
-    next try of a step are journaled, as otherwise for minutes only.
+    node: this node's name, if several nodes run them. ray: the address of a Ray cluster that runs one, too. drops:
+    bodies are dropped where they wait, and waits before the next try of a step are journaled, as else for minutes only.
     """
     if drops:
         sleeping.LONG = flow.DURABLE_WAIT = 0.001
     as_node: dict[str, Any] = {"node": node, "lease": LEASE} if node else {}
     journal, log = target_of(journal_of(place)), log_of_transitions(place, node)
-    async with Runtime(journal, jsonl=log, workers=workers(), **as_node) as runtime:
+    on_ray: dict[str, Any] = {"ray": ray} if ray else {}
+    async with Runtime(journal, jsonl=log, workers=workers(ray=bool(ray)), **as_node, **on_ray) as runtime:
         write("scene 0 open")
-        planned = workstreams(processes=processes)
+        planned = workstreams(processes=processes, ray=bool(ray))
         for job in [await runtime.submit(workstream, id=name) for name, workstream in planned.items()]:
             outcome = await job.wait()
             write(f"{job.id} ended {outcome.state}")

@@ -228,8 +228,9 @@ def live(
     after: float | None = None,
     reach: Reach = "runtime",
     workers: WorkerKill | None = None,
+    ready: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Run one victim until it has ended or killed itself, or kill it `after` so many seconds.
+    """Run one victim until it has ended or killed itself, or kill it `after` so many seconds, or once it is `ready`.
 
     workers: when its worker processes are killed. Returns its exit code. Raises TimeoutError for one that hangs.
     """
@@ -245,7 +246,7 @@ def live(
                 workers.look(order.folder, time.monotonic() - began)
             left = LOOK_EVERY if after is None else min(LOOK_EVERY, began + after - time.monotonic())
             code = zygote.ended(left)
-            if code is None and after is not None and time.monotonic() >= began + after:
+            if code is None and (ready() or (after is not None and time.monotonic() >= began + after)):
                 kill(pid, reach, Path(order.folder))
                 code = zygote.ended(PATIENCE)
                 break

@@ -42,6 +42,7 @@ class Order(msgspec.Struct, frozen=True):
     processes: bool = False
     drops: bool = False  # the bodies of flows are dropped where they sleep
     backend: Literal["asyncio", "trio"] = "asyncio"
+    ray: str = ""  # the address of a Ray cluster that runs one of the flows
     node: str = ""  # this node's name, if several nodes run the scene
     elsewhere: bool = False  # as if on another machine: no node can check whether it runs
 
@@ -67,7 +68,7 @@ def _victim(order: Order) -> NoReturn:
             case "scene":
                 anyio.run(scene.run, folder, order.processes, order.node, backend=order.backend)
             case "flows":
-                run = partial(flow_scene.run, drops=order.drops)
+                run = partial(flow_scene.run, drops=order.drops, ray=order.ray)
                 anyio.run(run, folder, order.processes, order.node, backend=order.backend)
             case "archive":
                 archiving.archive(folder)
