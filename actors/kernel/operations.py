@@ -131,7 +131,7 @@ class TurnOperations:
         """
         slot = self.slots.pop(token)
         self.turn.booked.append((self.slots, token, slot))
-        new = msgspec.structs.replace(slot, heard=None, excused=0.0, told=False)
+        new = msgspec.structs.replace(slot, heard=None, excused=0.0, told=None)
         return self.begin_call("body", slot.key, slot=new)
 
     def heard(self, token: int) -> None:

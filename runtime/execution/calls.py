@@ -437,6 +437,7 @@ class CallRunner(OutcomeReporter):
     def stop(self, token: int, *, force: bool = False) -> None:
         """Stop a call. If it is not running, it has reported its end, or will not be started."""
         self._kernel.told(token)
+        self._flows.stopping(token)
         if self.kept.pop(token, None) is not None:
             self._unlimit(token)
             self._tell(CallEnded(token, "cancelled", error_type="cancelled", error="its function was not found"))

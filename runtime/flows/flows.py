@@ -18,7 +18,7 @@ import anyio
 import msgspec
 
 from ...actors.messages.commands import AwaitMessage, KeepStep, LeaveMessages, Reply, TakeMessage
-from ...actors.messages.errors import AttemptOver, TaskCancelled
+from ...actors.messages.errors import AttemptOver, FlowAsleep, TaskCancelled
 from ...actors.messages.inputs import CallEnded
 from ...actors.records.step import StepRecord
 from ...actors.tasks.attempt_clock import RUNNING
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 THREADS = 64
 """Plain functions that are run as steps of async bodies at a time."""
+_TURNS = 3  # of the loop, in which the cancellation of a body that was told to stop is raised
 PAGE = 1024 * 1024
 """Bytes of kept steps that are sent to a body in another process at a time."""
 
@@ -72,6 +73,7 @@ class Flows:
         self._kept: dict[int, list[StepRecord]] = {}  # by token, of bodies that have not taken a step yet
         self._flows: dict[int, Flow] = {}  # by token
         self._pauses: Counter[int] = Counter()  # by token
+        self._stops: dict[int, anyio.Event] = {}  # by token, of bodies that wait for the end of a drain
         self._numbers = count(1)  # of waits for messages
         self.sleeping = SleepingFlows(host, self.after)
 
@@ -140,6 +142,7 @@ class Flows:
         unasked: the labels of these steps, if the body has replayed its flow in another process.
         """
         kept, flow = self._kept.pop(token, None), self._flows.pop(token, None)
+        self._stops.pop(token, None)
         self.sleeping.forget(token)
         left = unasked or (flow.unasked() if flow is not None else [row.label for row in kept or ()])
         call = self._host.kernel.calls.get(token)
@@ -212,9 +215,25 @@ class Flows:
         if task is not None and cast("TaskActor", task).record.on_loss == "rerun":  # else the stop would fail it
             self._pauses[token] += 1
             try:
-                await self.lent.while_waiting(token, anyio.sleep_forever)
+                await self.lent.while_waiting(token, partial(self._until_stopped, token))
             finally:
                 self._goes_on(token)
+
+    async def _until_stopped(self, token: int) -> None:
+        """Wait until the body is cancelled. A shielded one is not: its step is refused once it was to stop."""
+        call = self._host.kernel.calls.get(token)
+        if call is not None and call.told is None:
+            await self._stops.setdefault(token, anyio.Event()).wait()
+        for _ in range(_TURNS):
+            await anyio.lowlevel.checkpoint()  # here the cancellation is raised
+        if (flow := self._flows.get(token)) is not None:
+            flow.fall_asleep()
+        raise FlowAsleep("the runtime stops: this step runs when the body runs again")
+
+    def stopping(self, token: int) -> None:
+        """The attempt under that token was told to stop."""
+        if (waits := self._stops.pop(token, None)) is not None:
+            waits.set()
 
     @property
     def random(self) -> Random:

@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from callboard import Hook, Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream, step
-from callboard.errors import Permanent, StepFailed, TaskCancelled
+from callboard.errors import FlowAsleep, Permanent, StepFailed, TaskCancelled
 
 pytestmark = pytest.mark.anyio
 Open = Callable[..., Runtime]
@@ -778,6 +778,35 @@ async def test_a_drain_stops_a_flow_between_two_steps(open_runtime: Open) -> Non
             await runtime.drain()
         steps = await job.steps("t")
     assert [row.state for row in steps] == ["completed"] * len(ran)
+
+
+async def test_a_drain_does_not_wait_for_a_step_that_is_shielded_in_finally(open_runtime: Open) -> None:
+    async def charge() -> None:
+        ran.append("charge")
+        await anyio.sleep_forever()
+
+    async def body(task: TaskContext) -> None:
+        try:
+            await task.step(charge)
+        finally:
+            with anyio.CancelScope(shield=True):
+                for n in range(2):
+                    try:
+                        await task.step(double.func, n)
+                    except BaseException as error:
+                        ran.append(type(error).__name__)
+                        if not isinstance(error, FlowAsleep):  # it was abandoned, after its grace
+                            raise
+
+    async with open_runtime(drain_deadline=600) as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.submit(Workstream("flow", tasks=[Task("t", run="body", kill_grace=600)]), id="one")
+        with anyio.fail_after(60):
+            while not ran:
+                await anyio.sleep(0.001)
+        await runtime.drain(0)
+        assert ran == ["charge", "FlowAsleep", "FlowAsleep"]
+        assert (job.task("t").record.state, await job.steps("t")) == ("queued", [])
 
 
 # -- facts and times ---------------------------------------------------------------------------------------------------
