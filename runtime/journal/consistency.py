@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...actors.machines.kind import Definition, merged
+from ...actors.records.step import RECEIVE
 from ...actors.records.task import TaskRecord
 from ...machines import Machine, TransitionEvent
 from ...machines.adapt.lifecycle import Lifecycle
@@ -16,6 +17,7 @@ from .jsonl import log_line
 
 if TYPE_CHECKING:
     from ...actors.records.entities import JobRecord, MachineRecord, WorkstreamRecord
+    from ...actors.records.message import MessageRecord
     from .contract import JournalQueries, Reader
 
 
@@ -42,8 +44,11 @@ def examine(reader: Reader, *, lifecycles: Iterable[Lifecycle] = ()) -> Examinat
     states: dict[tuple[str, str, int, int], str] = {}
     wanted = {(record.kind, record.id, record.run, record.told) for record in records}
     count = 0
+    shortened = set[str]()  # ids of jobs that were run again from a step on: they keep some steps no more
     for event in reader.transitions():
         count += 1
+        if event.kind == "job" and "from_step" in (event.metadata or {}):
+            shortened.add(event.entity_id)
         try:
             auditor.take(msgspec.convert(log_line(event), TransitionEvent, from_attributes=True))
         except msgspec.ValidationError as error:
@@ -59,7 +64,9 @@ def examine(reader: Reader, *, lifecycles: Iterable[Lifecycle] = ()) -> Examinat
         elif last != record.shown:
             text = f"the record says {record.shown}, its last transition {last}"
             found.append(AuditFinding("error", "record_differs", text, entity_id=record.id))
-    found += _of_steps(reader, steps, {record.key: record for record in records if isinstance(record, TaskRecord)})
+    tasks = {record.key: record for record in records if isinstance(record, TaskRecord)}
+    found += _of_steps(reader, steps, tasks)
+    found += _of_messages(reader, steps, tasks, shortened)
     return Examination(found, count, len(records))
 
 
@@ -89,18 +96,21 @@ class _MachinesByEntity:
 class _Step(msgspec.Struct, frozen=True):
     """The fields of a step that are compared, without its result: all results together may be gigabytes."""
 
+    key: int
     flow: int
     task: int
     task_id: str
+    name: str
     label: str
     attempt: int
+    message: int | None  # the key of the message that it received
 
 
 def _steps(reader: Reader) -> Iterator[_Step]:
     """The steps that count, flow by flow."""
     for flow in reader.flows():
         for row in reader.steps(flow):
-            yield _Step(row.flow, row.task, row.task_id, row.label, row.attempt)
+            yield _Step(row.key, row.flow, row.task, row.task_id, row.name, row.label, row.attempt, row.message)
 
 
 def _of_steps(reader: Reader, steps: Iterable[_Step], tasks: Mapping[int, TaskRecord]) -> Iterator[AuditFinding]:
@@ -125,6 +135,59 @@ def _of_steps(reader: Reader, steps: Iterable[_Step], tasks: Mapping[int, TaskRe
         elif step.attempt > task.attempt:
             text = f"step {step.label} ran in attempt {step.attempt}, and there were {task.attempt}"
             yield AuditFinding("error", "step_of_no_attempt", text, entity_id=step.task_id)
+
+
+def _of_messages(
+    reader: Reader, steps: Iterable[_Step], tasks: Mapping[int, TaskRecord], shortened: set[str]
+) -> Iterator[AuditFinding]:
+    """Compare the messages with the steps that received them. shortened: jobs that keep some of these no more."""
+    by_id = {task.id: task for task in tasks.values()}
+    received: dict[int, _Step] = {}  # by the key of the message
+    for step in steps:
+        if step.message is not None and (other := received.setdefault(step.message, step)) is not step:
+            text = f"step {step.label} received a message that step {other.label} had received"
+            yield AuditFinding("error", "message_twice", text, entity_id=step.task_id)
+    for job in reader.jobs(limit=2**31):
+        messages = reader.messages(job.id)
+        newest: dict[tuple[int, str], int] = {}  # by run and name: the key of the newest message that was received
+        for one in messages:
+            if one.received_at is not None:
+                newest[one.first, one.name] = one.key
+        for one in messages:
+            step, task = received.pop(one.key, None), by_id.get(one.received_by or "")
+            if one.received_at is None:
+                passed = one.task is None and one.key < newest.get((one.first, one.name), 0)
+                found = _of_unread(one, step, passed=passed)
+            elif step is not None:
+                kept = (step.key, step.name) == (one.step, f"{RECEIVE}{one.name}")
+                text = f"was received by another step than {step.label} of {step.task_id}, which has it"
+                found = None if kept else ("message_of_other_step", text)
+            else:
+                gone = (task is not None and task.rounds > 0) or job.id in shortened  # perhaps, and rightly
+                kept = task is None or gone or _has_step(reader, task, one)
+                found = None if kept else ("message_lost", "was received, and no step has its value")
+            if found is not None:
+                text = f"message {one.name}, sent at {one.sent_at:.3f}, {found[1]}"
+                yield AuditFinding("error", found[0], text, entity_id=job.id)
+    for step in received.values():
+        if reader.steps(step.flow):  # else its job was moved out meanwhile
+            text = f"step {step.label} received a message that does not exist"
+            yield AuditFinding("error", "message_missing", text, entity_id=step.task_id)
+
+
+def _of_unread(message: MessageRecord, step: _Step | None, *, passed: bool) -> tuple[str, str] | None:
+    """The fault of an unread message. step: the one that says that it has received it."""
+    if step is not None:
+        return "message_unread", f"is unread, and step {step.label} of {step.task_id} has received it"
+    if passed:
+        return "message_passed", f"is unread, and a later {message.name} has been received"
+    return None
+
+
+def _has_step(reader: Reader, task: TaskRecord, message: MessageRecord) -> bool:
+    """Whether the step that received a message is kept. (One that refused its message may have received another.)"""
+    name = f"{RECEIVE}{message.name}"
+    return any((row.key, row.name) == (message.step, name) for row in reader.steps(task.flow))
 
 
 def _records(reader: Reader) -> Iterator[JobRecord | WorkstreamRecord | TaskRecord | MachineRecord]:

@@ -594,6 +594,11 @@ async def ask(n: int) -> int:
 
 async def flow(task: TaskContext) -> int:
     return await ask(1) + await ask(2) + await ask(3) + await ask(4)
+
+async def talks(task: TaskContext) -> list[int]:
+    for name in "abcdefgg":
+        await task.send(task.job_id, name, 1)
+    return [await task.receive(name) for name in "abcdefgg"]
 """
 
 
@@ -617,6 +622,45 @@ def test_check_finds_steps_that_cannot_be(cli: Cli, files: Path) -> None:
         "error: step_without_task: j1@1/one step ask#4 belongs to a run that does not exist",
     ):
         assert line in told.out
+
+
+def test_check_finds_messages_that_were_lost_or_came_twice(cli: Cli, files: Path) -> None:
+    Path("flows.py").write_text(FLOW)
+    Path("flow.toml").write_text('name = "flow"\n\n[[tasks]]\nname = "one"\nrun = "flows:talks"\n')
+    assert cli("run", "flow.toml", "--id", "j1").code == 0
+    assert cli("check").code == 0
+    messages = (
+        "UPDATE message_records SET record = json_set(json_remove(record, '$.received_at'), '$.by', 'x') WHERE key ="
+    )
+    with closing(sqlite3.connect("callboard.db")) as database, database:
+        sent = [key for (key,) in database.execute("SELECT key FROM message_records ORDER BY key")]
+        labels = (
+            "SELECT json_extract(record, '$.name'), key FROM step_records ORDER BY key DESC"  # of the two g, the first
+        )
+        steps = {name.removeprefix("task.receive "): key for name, key in database.execute(labels)}
+        for step, change in (
+            ("b", f"'$.message', {sent[0]}"),
+            ("d", "'$.name', 'task.receive x'"),
+            ("f", "'$.message', 7"),
+        ):
+            where = f"WHERE key = {steps[step]}"
+            database.execute(f"UPDATE step_records SET record = json_set(record, {change}) {where}")
+        database.execute(f"{messages} {sent[2]}")
+        database.execute(f"{messages} {sent[6]}")
+        database.execute(f"DELETE FROM step_records WHERE key IN ({steps['e']}, {steps['g']})")
+    database.close()
+    told = cli("check")
+    assert told.code == 1
+    found = sorted(re.sub(r", sent at [0-9.]+,", "", line) for line in told.out.splitlines() if "message_" in line)
+    other = "was received by another step than task.receive x of j1@1/one, which has it"
+    assert found == [
+        "error: message_lost: j1 message e was received, and no step has its value",
+        "error: message_missing: j1@1/one step task.receive f received a message that does not exist",
+        f"error: message_of_other_step: j1 message d {other}",
+        "error: message_passed: j1 message g is unread, and a later g has been received",
+        "error: message_twice: j1@1/one step task.receive b received a message that step task.receive a had received",
+        "error: message_unread: j1 message c is unread, and step task.receive c of j1@1/one has received it",
+    ]
 
 
 def test_audit(cli: Cli, files: Path) -> None:
