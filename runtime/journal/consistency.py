@@ -142,6 +142,7 @@ def _of_messages(
 ) -> Iterator[AuditFinding]:
     """Compare the messages with the steps that received them. shortened: jobs that keep some of these no more."""
     by_id = {task.id: task for task in tasks.values()}
+    anew = {(task.job_id, task.name) for task in tasks.values() if task.rounds}  # they keep their last round's steps
     received: dict[int, _Step] = {}  # by the key of the message
     for step in steps:
         if step.message is not None and (other := received.setdefault(step.message, step)) is not step:
@@ -154,17 +155,17 @@ def _of_messages(
             if one.received_at is not None:
                 newest[one.first, one.name] = one.key
         for one in messages:
-            step, task = received.pop(one.key, None), by_id.get(one.received_by or "")
+            its, task = received.pop(one.key, None), by_id.get(one.received_by or "")
             if one.received_at is None:
                 passed = one.task is None and one.key < newest.get((one.first, one.name), 0)
-                found = _of_unread(one, step, passed=passed)
-            elif step is not None:
-                kept = (step.key, step.name) == (one.step, f"{RECEIVE}{one.name}")
-                text = f"was received by another step than {step.label} of {step.task_id}, which has it"
+                found = _of_unread(one, its, passed=passed)
+            elif its is not None:
+                kept = (its.key, its.name) == (one.step, f"{RECEIVE}{one.name}")
+                text = f"was received by another step than {its.label} of {its.task_id}, which has it"
                 found = None if kept else ("message_of_other_step", text)
             else:
-                gone = (task is not None and task.rounds > 0) or job.id in shortened  # perhaps, and rightly
-                kept = task is None or gone or _has_step(reader, task, one)
+                dropped = task is None or (job.id, task.name) in anew or job.id in shortened  # perhaps
+                kept = task is None or dropped or _has_step(reader, task, one)
                 found = None if kept else ("message_lost", "was received, and no step has its value")
             if found is not None:
                 text = f"message {one.name}, sent at {one.sent_at:.3f}, {found[1]}"

@@ -181,5 +181,23 @@ IN_FLOWS = (
         "                self._kept[token] = []\n",
         "flows",
     ),
+    Mutation(
+        "that a message was received is not persisted",
+        "        self._kernel.turn.extra.append(received)\n",
+        "",
+        "flows",
+    ),
+    Mutation(
+        "unread messages are forgotten by a restart",
+        "            self.mailbox.load(mine)\n",
+        "            self.mailbox.load([])\n",
+        "flows",
+    ),
+    Mutation(
+        "a flow that is replayed sends under another key",
+        'request_id=f"{SEND}{row.key}"',
+        'request_id=f"{SEND}{row.key}{self.token}"',
+        "flows",
+    ),
 )
-"""Bugs of durable steps, for `simulation/flows.py`."""
+"""Bugs of durable steps and of messages, for `simulation/flows.py`."""
