@@ -191,6 +191,12 @@ class LiveTasks:
                     break
         return told
 
+    def progress_in(self, workstream: str) -> dict[str, Progress]:
+        """The last progress of the running bodies of a workstream, by the names of their tasks."""
+        begins = f"{workstream}/"
+        found = {task_id: live.progress for task_id, live in self._tasks.items() if task_id.startswith(begins)}
+        return {task_id.removeprefix(begins): told for task_id, told in found.items() if told is not None}
+
     def progress(self, task_id: str) -> Progress | None:
         """The last progress that the running body of a task has reported."""
         live = self._tasks.get(task_id)

@@ -19,7 +19,7 @@ def run_is(page: Page, state: str) -> None:
 
 def task_is(page: Page, name: str, state: str) -> None:
     """Wait until the task that is shown beside the run is in a state."""
-    expect(task(page, name).locator(".standing")).to_contain_text(state)
+    expect(task(page, name).locator(".standing").first).to_contain_text(state)
 
 
 def task(page: Page, name: str) -> Locator:
@@ -40,7 +40,7 @@ def go(page: Page, url: str) -> None:
         tab = page.get_by_role("navigation", name="Ways to see this run").get_by_text(show.capitalize(), exact=True)
         expect(tab).to_have_attribute("aria-current", "page")
     if "task" in asked:
-        expect(task(page, asked["task"]).locator(".standing")).to_be_visible()
+        expect(task(page, asked["task"]).locator(".standing").first).to_be_visible()
     there(page)
 
 

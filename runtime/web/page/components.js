@@ -7,6 +7,7 @@
 //   Since {from, to?}               a duration; it counts on while to is null
 //   Countdown {to, over?}           the time until `to`, counting down; the caller writes "in" before it
 //   Progress {counts, total}        a run's tasks by phase, as a bar and in words
+//   Reported {of, name, brief?}     what a running body says of its progress: a bar if the whole is known, and words
 //   Loaded {of, children}           the content of a resource; or that it is being read, or why it cannot be read
 //   useWindow(count, height)        the rows of a long list that are drawn: see `views/runs.js`
 //   Empty {title, children}         the text for an empty list, and what to do about it
@@ -124,6 +125,17 @@ export function Progress({ counts = {}, total = 0, brief = false }) {
     <span class="told num" aria-hidden="true">
       <b>${number(ended)}</b>/${number(total)}${brief ? "" : words.length ? ` · ${words.join(" · ")}` : ""}
     </span>
+  </span>`;
+}
+
+export function Reported({ of: { done, of, text }, name, brief = false }) {
+  const share = of ? Math.min(Math.max(done / of, 0), 1) : null;
+  const amount = share === null ? number(done) : `${number(done)} of ${number(of)} (${Math.floor(share * 100)} %)`;
+  const said = text && !brief ? `${amount}, ${safe(text)}` : amount;
+  return html`<span class="progress reported">
+    ${share !== null && html`<span class="bar" role="progressbar" aria-label=${`Progress of ${safe(name)}`} aria-valuemin="0" aria-valuemax=${of} aria-valuenow=${share * of} aria-valuetext=${said}>
+      <span class="part tone-active" style=${{ flexGrow: share }}></span><span class="part rest" style=${{ flexGrow: 1 - share }}></span></span>`}
+    <span class="told num" aria-hidden=${share === null ? null : "true"} title=${text ? safe(text) : null}>${said}</span>
   </span>`;
 }
 

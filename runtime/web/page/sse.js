@@ -3,7 +3,7 @@
 // EventSource would do this, but sends no Authorization header; so the store reads the stream with fetch. `retry:` is
 // ignored: the store has its own growing pauses.
 
-/** A parser: `feed(text)` returns the complete messages, as {event, data}; `id` is the last id, also without data. */
+/** A parser: `feed(text)` returns the complete messages, as {event, data, id}; `id` is the last id, also without data. */
 export function sseParser() {
   let rest = "";
   let first = true;
@@ -13,7 +13,7 @@ export function sseParser() {
   function line(text, messages) {
     if (text === "") {
       id = next;
-      if (data.length) messages.push({ event: event || "message", data: data.join("\n") });
+      if (data.length) messages.push({ event: event || "message", data: data.join("\n"), id });
       [event, data] = ["", []];
       return;
     }

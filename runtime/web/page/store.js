@@ -13,6 +13,7 @@
 //     jobs.more()          read one page more; jobs.next.value is null if there is none
 //
 //     useEvents({ events(batch) {...}, reset() {...} }, [id]);     // every transition, in batches, in order of seq
+//     useEvents({ progress(notice) {...} }, [id]);                 // what a running body has said of its progress
 //     now.value            the server's time in UTC epoch seconds, once a second
 //     link.value           {state: "live" | "opening" | "cut" | "asleep", heard, retryAt, why}
 //
@@ -85,6 +86,9 @@ function take(message) {
     lastSeen = JSON.parse(message.data);
     pending.push(lastSeen);
     flushing ??= setTimeout(flush, FLUSH);
+  } else if (message.event === "notice") {
+    const notice = JSON.parse(message.data);
+    if (notice.event === "progress") for (const listener of listeners) listener.progress?.(notice);
   } else if (message.event === "gap") {
     const { count, notices } = JSON.parse(message.data);
     if (count || !notices) reset();
@@ -244,12 +248,12 @@ export function start() {
   void keep();
 }
 
-/** Deliver every transition to {events(batch), reset()} while the component exists. */
+/** Deliver every transition to {events(batch), reset()}, and reports of progress to {progress(notice)}, while the component exists. */
 export function useEvents(listener, inputs = []) {
   const latest = useRef(listener);
   latest.current = listener;
   useEffect(() => {
-    const heard = { events: (told) => latest.current.events?.(told), reset: () => latest.current.reset?.() };
+    const heard = { events: (told) => latest.current.events?.(told), reset: () => latest.current.reset?.(), progress: (notice) => latest.current.progress?.(notice) };
     listeners.add(heard);
     return () => listeners.delete(heard);
   }, inputs);

@@ -9,7 +9,7 @@ Rules
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from litestar import get
 from litestar.params import QueryParameter
@@ -47,6 +47,9 @@ from .shapes import (
     published_view,
     workstream_view,
 )
+
+if TYPE_CHECKING:
+    from ....actors.jobs.job import JobActor
 
 
 @get("/api/jobs", operation_id="list_jobs")
@@ -91,13 +94,19 @@ async def list_workstreams(
 async def get_published(board: TheBoard, job: JobPath) -> dict[str, PublishedView]:
     """The values that bodies of a job's tasks have published, by their names: the last of each."""
     record = await board.job(job_id_of(job))
-    found: dict[str, PublishedView] = await board.services.read(_published, board, record.stream)
+    flows = await board.living(record.id, _flows)  # of a large run much cheaper than all records of its tasks
+    found: dict[str, PublishedView] = await board.services.read(_published, board, record.stream, flows)
     return found
 
 
-def _published(board: Board, stream: int) -> dict[str, PublishedView]:
+def _flows(actor: JobActor) -> list[int] | None:
+    return None if actor.stream is None else [task.record.flow for task in actor.stream.tasks if task.record.flow]
+
+
+def _published(board: Board, stream: int, flows: list[int] | None) -> dict[str, PublishedView]:
     reader = board.services.journal.reader
-    flows = [task.flow for task in reader.tasks(stream) if task.flow]
+    if flows is None:
+        flows = [task.flow for task in reader.tasks(stream) if task.flow]
     found = published_by(step for flow in flows for step in reader.publications(flow))
     return {name: published_view(step) for name, step in found.items()}
 
@@ -156,7 +165,7 @@ async def get_graph(board: TheBoard, job: JobPath) -> Graph:
     told = [*states, *[("pending", "pending")] * missing]
     return Graph(
         record.runs, plan.names, [state for state, _ in told], [phase for _, phase in told], plan.layers,
-        plan.depends_on, plan.after, plan.optional,
+        plan.depends_on, plan.after, plan.optional, board.services.live.progress_in(record.workstream),
     )  # fmt: skip
 
 

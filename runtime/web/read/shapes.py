@@ -225,7 +225,10 @@ class TransitionPage(msgspec.Struct, frozen=True):
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """All tasks of a run, as parallel lists. layers: the length of the longest path to each; edges are task numbers."""
+    """All tasks of a run, as parallel lists. layers: the length of the longest path to each; edges are task numbers.
+
+    progress: what running bodies have said of their progress, by the names of their tasks, if they run on this node.
+    """
 
     run: int
     names: list[str]
@@ -235,6 +238,7 @@ class Graph(msgspec.Struct, frozen=True):
     depends_on: list[list[int]]
     after: list[list[int]]
     optional: list[bool]
+    progress: dict[str, Progress] = {}
 
 
 class Row(msgspec.Struct, frozen=True):

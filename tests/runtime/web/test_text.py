@@ -190,6 +190,7 @@ async def test_a_task_tells_its_progress_and_a_job_what_was_published(
     await task.publish("stage", {"of": 3})
     told = (await client.get("/api/jobs/j/tasks/t")).json()["progress"]
     assert told == {"done": 3, "of": 10, "text": "reading"}
+    assert (await client.get("/api/jobs/j/graph")).json()["progress"] == {"t": told}
     assert services_of(runtime).live.progress("j@1/t") == Progress(3, 10, "reading")
     found = (await client.get("/api/jobs/j/published")).json()
     assert found.keys() == {"stage"}
@@ -197,3 +198,5 @@ async def test_a_task_tells_its_progress_and_a_job_what_was_published(
     steered.over.set()
     await (await runtime.job("j")).wait()
     assert (await client.get("/api/jobs/j/tasks/t")).json()["progress"] is None
+    assert (await client.get("/api/jobs/j/graph")).json()["progress"] == {}
+    assert (await client.get("/api/jobs/j/published")).json() == found

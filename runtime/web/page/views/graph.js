@@ -213,16 +213,22 @@ function Node({ id, model, item, box, focusable, faint, chosen, waits, onFocus, 
   const task = item.task;
   const [state, phase, optional] = [model.states[task], model.phases[task], model.optional[task]];
   const name = safe(model.names[task]);
+  const progress = model.progress.get(task);
+  const share = progress?.of ? Math.min(Math.max(progress.done / progress.of, 0), 1) : null;
+  const at = share === null ? "" : `${Math.floor(share * 100)} %`;
+  const told = [spoken(state), at].filter(Boolean).join(" · ");
+  const said = 38 + widthOf(told, "said") <= box.width - 8 ? told : spoken(state); // the bar is there in any case
   return html`<a class=${`node tone-${tone(phase)} is-${phase}${optional ? " optional" : ""}${faint ? " faint" : ""}${chosen ? " chosen" : ""}`}
       href=${href(["runs", id], { task: model.names[task] })} data-item=${item.id} tabindex=${focusable ? 0 : -1} transform=${drawnAt(box)}
-      aria-label=${`${name}, ${spoken(state)}${optional ? ", optional" : ""}, ${waits()}`} aria-current=${chosen ? "true" : null}
+      aria-label=${`${name}, ${spoken(state)}${at && `, ${at} done`}${optional ? ", optional" : ""}, ${waits()}`} aria-current=${chosen ? "true" : null}
       onFocus=${onFocus} onBlur=${onLeave} onMouseEnter=${onEnter} onMouseLeave=${onLeave}
       onClick=${(event) => { event.preventDefault(); ask({ task: model.names[task] }, {}); }}>
     <title>${name}</title>
     <rect class="body" width=${box.width} height=${box.height} rx="8" />
     <${Glyph} phase=${phase} x=${12} y=${15} />
     <text class="label" x="38" y="20">${item.text}</text>
-    <text class="said" x="38" y="36">${spoken(state)}${optional ? " · optional" : ""}</text>
+    <text class="said" x="38" y="36">${said}${optional ? " · optional" : ""}</text>
+    ${share !== null && html`<rect class="rest" x="12" y=${box.height - 6} width=${box.width - 24} height="3" rx="1.5" /><rect class="part" x="12" y=${box.height - 6} width=${share * (box.width - 24)} height="3" rx="1.5" />`}
   </a>`;
 }
 

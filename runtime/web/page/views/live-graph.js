@@ -9,11 +9,13 @@ import { signal, useMemo, useEffect } from "../vendor/ui.js";
 import { segments, useEvents, useLive } from "../store.js";
 
 const REFRESH = 250; // ms
+const RUNS = new Set(["running", "timed_out", "cancelling"]); // phases in which a body may say something
 
-/** The graph that was read, with: numbers (by name), changed (a signal), dependents (made at their first use). */
-function modelOf(read) {
+/** The graph that was read, with: numbers (by name), progress (of running bodies, by number), changed (a signal). */
+export function modelOf(read) {
   const numbers = new Map(read.names.map((name, number) => [name, number]));
-  return { ...read, states: [...read.states], phases: [...read.phases], numbers, changed: signal(0), timer: null };
+  const progress = new Map(Object.entries(read.progress ?? {}).map(([name, told]) => [numbers.get(name), told]));
+  return { ...read, progress, states: [...read.states], phases: [...read.phases], numbers, changed: signal(0), timer: null };
 }
 
 /** The number of the task of a transition, or undefined. */
@@ -31,9 +33,20 @@ export function take(model, batch, workstream) {
     if (number === undefined) continue;
     model.states[number] = event.to_state;
     model.phases[number] = phaseOf(event);
+    if (!RUNS.has(model.phases[number]) || event.from_state === "queued") model.progress.delete(number); // the attempt is over, or begins
     any = true;
   }
   return any;
+}
+
+/** Apply what a running body has said of its progress. Returns whether it is of this run. */
+export function takeProgress(model, notice, workstream) {
+  const id = notice.entity_id ?? "";
+  const number = id.startsWith(`${workstream}/`) ? model.numbers.get(id.slice(workstream.length + 1)) : undefined;
+  if (number === undefined) return false;
+  const { done, of = null, text = "" } = notice.facts ?? {};
+  model.progress.set(number, { done, of, text });
+  return true;
 }
 
 /** The phase of the state that was entered. */
@@ -54,14 +67,15 @@ export function useGraph(id, workstream) {
   });
   const read = live.data.value;
   const model = useMemo(() => (read ? modelOf(read) : null), [read]);
+  const soon = () => {
+    model.timer ??= setTimeout(() => {
+      model.timer = null;
+      model.changed.value += 1;
+    }, REFRESH);
+  };
   useEvents({
-    events(batch) {
-      if (!model || !take(model, batch, workstream)) return;
-      model.timer ??= setTimeout(() => {
-        model.timer = null;
-        model.changed.value += 1;
-      }, REFRESH);
-    },
+    events: (batch) => model && take(model, batch, workstream) && soon(),
+    progress: (notice) => model && takeProgress(model, notice, workstream) && soon(),
   });
   useEffect(() => () => clearTimeout(model?.timer), [model]);
   return { live, model };

@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/ui.js";
 import { Actions } from "../actions.js";
-import { Ago, Countdown, Due, Empty, Icon, iconOf, Loaded, Name, Page, Progress, Since, State, Time, tone } from "../components.js";
+import { Ago, Countdown, Due, Empty, Folded, Icon, iconOf, Loaded, Name, Page, Progress, Shown, Since, State, Time, tone } from "../components.js";
 import { ask, href } from "../router.js";
 import { Still, useStill } from "../still.js";
 import { segments, useLive } from "../store.js";
@@ -20,6 +20,8 @@ const TABS = [["graph", "Graph"], ["tasks", "Tasks"], ["timeline", "Timeline"], 
 const URGENT = ["held", "failed", "circuit_open"]; // phases of tasks that need a person
 const TOLD = new Set(["held", "waiting", "paused", "cancelling"]); // states of a workstream that its job's state does not show
 const NAMED = 3;
+const EVERY = 3; // seconds
+const BRIEF = 100; // characters of a published value that are shown at once
 
 export function View({ parts: [, id], query }) {
   const path = `api/jobs/${segments(id)}`;
@@ -73,8 +75,27 @@ function Summary({ id, job, model }) {
     ${model && html`<${Attention} id=${id} model=${model} />`}
     ${why && html`<p class=${`prose${job.phase === "failed" ? " urgent" : ""}`}>${safe(why)}</p>`}
     <${Tests} results=${job.test_results} />
+    <${Published} id=${id} job=${job} />
     <${Family} id=${id} job=${job} />
   </div>`;
+}
+
+/** The values that bodies have published. A publication is no transition: so they are read again by time. */
+function Published({ id, job }) {
+  const live = !job.finished_at;
+  const read = useLive(`api/jobs/${segments(id)}/published`, { when: (event) => event.job_id === id && event.kind === "job", every: live ? EVERY : null });
+  const found = Object.entries(read.data.value ?? {});
+  if (!found.length) return null;
+  return html`<section class="published" aria-label="Published"><h3>Published</h3><dl class="facts">
+    ${found.map(([name, one]) => html`<dt key=${`of ${name}`}><${Name} text=${name} /></dt><dd key=${name}><${Given} ...${{ name, value: one.value }} />
+      <span class="soft">by <${Name} text=${one.task_id.slice(one.task_id.lastIndexOf("/") + 1)} /> <${Ago} at=${one.at} /></span></dd>`)}
+  </dl></section>`;
+}
+
+function Given({ name, value }) {
+  const text = typeof value === "string" ? value : JSON.stringify(value);
+  if (text.length <= BRIEF && !text.includes("\n")) return html`<code>${safe(text)}</code> `;
+  return html`<${Folded} title=${html`<code>${safe(text.split("\n", 1)[0].slice(0, BRIEF))} …</code>`}><${Shown} title=${`Published as ${safe(name)}`} value=${value} /><//>`;
 }
 
 /** The related jobs and runs: its parent, its children, its earlier runs. */

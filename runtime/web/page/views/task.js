@@ -2,11 +2,12 @@
 
 import { html, useLayoutEffect, useMemo, useRef, useState } from "../vendor/ui.js";
 import { Actions, VERBS, verbsOf } from "../actions.js";
-import { Countdown, Due, Folded, Icon, Loaded, Name, Shown, Since, State, Time } from "../components.js";
+import { Countdown, Due, Folded, Icon, Loaded, Name, Reported, Shown, Since, State, Time } from "../components.js";
 import { ask, href } from "../router.js";
 import { segments, useLive } from "../store.js";
 import { counted, number, safe, span, spoken } from "../text.js";
 import { notFor } from "./approvals.js";
+import { Emitted } from "./emitted.js";
 import { byItself, leadsTo } from "./leads.js";
 import { History } from "./log.js";
 import { Output } from "./output.js";
@@ -55,11 +56,13 @@ function Told({ id, path, model, task, attempts, when }) {
       ${task.started_at && html`<span class="soft">${task.finished_at ? "took " : "for "}<${Since} from=${task.started_at} to=${task.finished_at} /></span>`}
       ${task.receive && html`<span class="tag">receives <${Name} text=${task.receive} /></span>`}
       ${task.optional && html`<span class="tag">optional</span>`}</p>
+    <${At} task=${task} model=${model} />
     ${task.reason && task.reason !== task.last_error && html`<p class="prose">${safe(task.reason)}</p>`}
     <${Trouble} task=${task} attempts=${tried} />
     <${Hold} task=${task} path=${path} held=${held} />
     <${Next} task=${task} path=${path} refused=${Object.assign({}, ...held.mine.filter((one) => !one.approval).map(notFor))} />
     <${Outputs} path=${path} task=${task} attempts=${tried} />
+    ${!task.command && html`<${Emitted} key=${`text ${path}`} path=${path} live=${live} />`}
     ${(task.flow || (live && !task.command)) && html`<${Steps} key=${path} ...${{ task, path, live, when }} />`}
     <${Attempts} attempts=${tried} />
     <${Tests} results=${task.test_results} />
@@ -68,6 +71,14 @@ function Told({ id, path, model, task, attempts, when }) {
     <${Edges} id=${id} task=${task} model=${model} />
     <${Facts} task=${task} />
     <${Folded} title="Transitions"><${History} id=${id} entity=${task.id} /><//>`;
+}
+
+/** How far the running body is. What the graph has of it is newer than what was read of the task. */
+function At({ task, model }) {
+  model.changed.value; // drawn again when it changes
+  const place = model.numbers.get(task.name);
+  const told = place === undefined ? task.progress : model.progress.get(place);
+  return told && LIVE.has(task.phase) ? html`<${Reported} of=${told} name=${task.name} />` : null;
 }
 
 const listOf = (data) => (Array.isArray(data) ? data : (data?.items ?? []));
