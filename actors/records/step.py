@@ -39,6 +39,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     number: int = 1
     function: str = ""  # the import path of the function, or the name that its function was given
     call: str = ""  # a digest of the arguments; "" if they cannot be written as JSON
+    raw_given: MaybeRaw = msgspec.field(default=None, name="given")  # the arguments, as JSON: [positional, named]
     branch: bool = False  # it was called in a task or thread that the body had started
     attempt: int = 1  # of the task
     round: int = 0  # how many attempts of the task had failed, or were deferred, before: a failure counts in this one
@@ -77,6 +78,14 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     def result(self) -> Any:
         """The function's return value, decoded at each call."""
         return decoded(self.raw_result)
+
+    @property
+    def given(self) -> tuple[list[Any], dict[str, Any]] | None:
+        """The arguments of the call: those by position, and those by name. None if there were none, if they cannot be
+        written as JSON, or if they are longer than is kept.
+        """
+        found = decoded(self.raw_given)
+        return None if found is None else (found[0], found[1])
 
     @property
     def awaits(self) -> str | None:

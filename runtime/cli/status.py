@@ -317,7 +317,7 @@ def _step(step: StepRecord) -> dict[str, Any]:
     )  # fmt: skip
     times = {name: getattr(step, name) for name in ("began_at", "ended_at", "due_at")}
     more = {name: None if at is None else iso(at) for name, at in times.items()}
-    return {**{name: getattr(step, name) for name in names}, **more}
+    return {**{name: getattr(step, name) for name in names}, "arguments": step.given, **more}
 
 
 def _told(record: JobRecord | TaskRecord | ApprovalRecord) -> dict[str, Any]:

@@ -90,7 +90,10 @@ def attempt_of(view: View) -> AttemptRecord:
 
 def step_of(view: View) -> StepRecord:
     """One durable step of a task's body."""
-    return _struct({"key": 0, "flow": 0, "task": 0, **_given(view)}, StepRecord)
+    told = {"key": 0, "flow": 0, "task": 0, **_given(view)}
+    if (given := told.pop("arguments", None)) is not None:  # in a record these are the arguments of its error
+        told["given"] = given
+    return _struct(told, StepRecord)
 
 
 def workstream_of(view: View, key: int = 0) -> WorkstreamRecord:

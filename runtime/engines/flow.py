@@ -67,6 +67,8 @@ DURABLE_WAIT = 30.0
 """Seconds: a longer wait before the next try of a step is journaled."""
 MOST_STEPS = 100_000
 """Steps in the history of one flow."""
+LONGEST_CALL = 2048
+"""Bytes of the arguments of a step that are kept for people, as JSON. Longer ones are known by their digest only."""
 SLEEP = "task.sleep"
 """The name of the steps that `task.sleep` takes."""
 
@@ -339,7 +341,8 @@ class Flow:
     def _place(self, name: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepRecord | FlowChanged:
         """The row of a call: a kept one if that counts, else a new one; the error if the kept ones are other calls."""
         self._refuse_inside(name)
-        call = _digest(args, kwargs)
+        data = _encoded_call(args, kwargs)
+        call = _digest(data)
         found = self._kept.take(name, call)
         if found is None and self._in_order and (known := self._kept.next_in_order(name)) is not None:
             if call and known.call:
@@ -350,7 +353,7 @@ class Flow:
                 )
             found = self._kept.rows.pop((known.name, known.number))
         if found is None:
-            return self._new(name, path, call)
+            return self._new(name, path, call, self._shown_call(data) if args or kwargs else None)
         if ":" in found.function and ":" in path and not same_names(found.function, path):
             return FlowChanged(
                 f"step {found.label!r} of this flow was {spoken(found.function)}, and its body now calls "
@@ -364,10 +367,18 @@ class Flow:
     def _own(self, name: str, argument: object = None) -> StepRecord:
         """The row of a step of the library: the kept one with its argument, or a new one."""
         self._refuse_inside(name)
-        call = "" if argument is None else _digest((argument,), {})
+        call = "" if argument is None else _digest(_encoded_call((argument,), {}))
         return self._kept.take(name, call) or self._new(name, name, call)
 
-    def _new(self, name: str, path: str, call: str) -> StepRecord:
+    def _shown_call(self, data: bytes | None) -> msgspec.Raw | None:
+        """The arguments as they are kept for people; None if there is no JSON of them, or too much."""
+        if data is None or len(data) > LONGEST_CALL:
+            return None
+        if self._mask is not None:
+            data = msgspec.json.encode(self._mask.value(msgspec.json.decode(data)))
+        return msgspec.Raw(data)
+
+    def _new(self, name: str, path: str, call: str, given: msgspec.Raw | None = None) -> StepRecord:
         if self._count >= MOST_STEPS:
             raise Permanent(
                 f"this flow has taken {MOST_STEPS:,} steps, the most that one may take: submit the rest as a child job"
@@ -375,7 +386,7 @@ class Flow:
         self._count += 1
         return StepRecord(
             key=0, flow=0, task=0, task_id="", name=name, number=self._kept.next_number(name), function=path, call=call,
-            branch=not self._in_order, began_at=0.0, tries=0,
+            raw_given=given, branch=not self._in_order, began_at=0.0, tries=0,
         )  # fmt: skip
 
     @property
@@ -762,13 +773,18 @@ def _place_of(row: StepRecord) -> tuple[str, int]:
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-def _digest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """A digest of the arguments of a call; "" if JSON cannot hold them."""
+def _encoded_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None:
+    """The arguments of a call as JSON; None if that cannot hold them."""
     try:
-        return blake2b(_encode((args, kwargs)), digest_size=12).hexdigest()
+        return _encode((args, kwargs))
     except BaseException as error:  # of the code of an argument
         contained(error)
-        return ""
+        return None
+
+
+def _digest(call: bytes | None) -> str:
+    """A digest of the arguments of a call; "" if there is no JSON of them."""
+    return "" if call is None else blake2b(call, digest_size=12).hexdigest()
 
 
 def _result_of(row: StepRecord) -> Any:

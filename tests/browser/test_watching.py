@@ -104,6 +104,9 @@ def test_a_task_that_takes_steps_opens_into_them_as_they_are_taken(theatre: Thea
     expect(passed).not_to_contain_text("first")
     passed.get_by_text("What came of it").click()
     expect(passed.get_by_role("region", name="Result of passes")).to_contain_text('"read": "first"')
+    expect(passed.get_by_role("region", name="Arguments of passes")).to_have_count(0)  # they are folded
+    passed.get_by_text("Arguments of passes").click()
+    expect(passed.get_by_role("region", name="Arguments of passes")).to_contain_text(str(gate))
     charged.get_by_text("What came of it").click()
     expect(charged.get_by_role("region", name="Traceback of charge")).to_contain_text("in charge")
 

@@ -126,7 +126,8 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
 
     state: completed, failed or waiting, for its next try if it has an error. task_id, attempt, worker_id: where it ran
     last; an earlier run of the task, too. tries: how often its function was called; began_at: of the first try;
-    duration_ms: from there to its end; due_at: when its wait is over.
+    duration_ms: from there to its end; due_at: when its wait is over. arguments: of the call, by position and by name;
+    null if there were none, or JSON cannot hold them, or they have more than 2,048 bytes.
     """
 
     task_id: str
@@ -142,6 +143,7 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None
     duration_ms: int | None
     due_at: float | None
+    arguments: Any
     result: Any
     error: str | None
     error_type: str | None
@@ -366,8 +368,8 @@ def attempt_view(record: AttemptRecord) -> AttemptView:
 
 def step_view(record: StepRecord) -> StepView:
     """Make the view of a step."""
-    given = {name: getattr(record, name) for name in StepView.__struct_fields__ if name != "result"}
-    return StepView(**given, result=record.raw_result)
+    raw: dict[str, Any] = {"arguments": record.raw_given, "result": record.raw_result}
+    return StepView(**{name: getattr(record, name) for name in StepView.__struct_fields__ if name not in raw}, **raw)
 
 
 def worker_view(record: WorkerRecord, *, last_seen: float, actions: list[str]) -> WorkerView:

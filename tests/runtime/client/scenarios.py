@@ -301,6 +301,7 @@ async def the_steps_of_a_body_are_told(runtime: Any, name: str) -> None:
         ("picked", "completed", 2, {"of": name}, None), ("charged", "failed", 1, None, "no money"),
         ("picked#2", "completed", 1, {"of": name}, None),
     ]  # fmt: skip
+    assert [one.given for one in steps] == [([name], {}), None, ([name], {})]
     assert [(one.task_id, one.attempt, one.worker_id) for one in steps] == [(f"{name}@1/a", 1, "loop#1")] * 3
     assert (steps[1].error_type, steps[1].failed) == ("builtins:ValueError", True)
     assert "in charged" in (steps[1].traceback or "")

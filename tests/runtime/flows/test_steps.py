@@ -67,6 +67,34 @@ async def test_a_step_that_has_completed_is_not_run_again_by_a_later_attempt(ope
     assert ran == [("double", 1), ("half", 2), ("double", 5), ("double", 7)]
 
 
+async def test_the_arguments_of_a_step_are_kept_for_people_masked_if_they_are_short_and_json_holds_them(
+    open_runtime: Open,
+) -> None:
+    def takes(*args: Any, **named: Any) -> int:
+        ran.append(args)
+        return len(args) + len(named)
+
+    async def body(task: TaskContext) -> None:
+        await task.step(takes, 1, f"key {task.secrets['KEY']}", of={"a": [task.secrets["KEY"]], "b": None})
+        await task.step(takes)
+        await task.step(takes, "x" * 3000)
+        await task.step(takes, object())
+        await task.step(takes_one, 3)
+        if task.attempt == 1:
+            raise RuntimeError("interrupted")
+
+    takes_one = step(name="one")(takes)
+    async with open_runtime(secrets={"KEY": "rosebud-7"}) as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.submit(
+            Workstream("flow", tasks=[Task("t", run="body", retry=SOON, secrets=["KEY"])]), id="given"
+        )
+        assert (await job.wait()).state == "completed"
+        kept = [one.given for one in await job.steps("t")]
+    assert kept == [([1, "key ***"], {"of": {"a": ["***"], "b": None}}), None, None, None, ([3], {})]
+    assert len(ran) == 5  # the second attempt found each of them again
+
+
 async def test_a_function_that_is_no_step_and_a_body_without_a_context(open_runtime: Open) -> None:
     def plain(n: int) -> int:
         ran.append(threading.current_thread().name)

@@ -65,6 +65,12 @@ function Bar({ one, axis, present }) {
     <rect x=${x} y="1" width=${wide} height="6" /></g></svg>`;
 }
 
+/** The arguments of a call: a list of those by position, or an object of those by name, or both. */
+function argumentsOf([positional, named]) {
+  if (!Object.keys(named).length) return positional;
+  return positional.length ? [...positional, named] : named;
+}
+
 function Came({ one }) {
   return html`<dl class="facts">
       <dt>began</dt><dd><${Time} at=${one.began_at} /></dd>
@@ -75,5 +81,7 @@ function Came({ one }) {
     </dl>
     ${one.error && html`<pre tabindex="0" role="region" aria-label=${`Error of ${safe(one.label)}`}>${safe(one.error, { lines: true })}</pre>`}
     ${one.traceback && html`<pre tabindex="0" role="region" aria-label=${`Traceback of ${safe(one.label)}`}>${safe(one.traceback, { lines: true })}</pre>`}
+    ${(one.arguments ?? null) !== null && html`<${Folded} title=${html`<span>Arguments<span class="unseen"> of ${safe(one.label)}</span></span>`}>
+      <${Shown} value=${argumentsOf(one.arguments)} title=${`Arguments of ${safe(one.label)}`} /><//>`}
     ${(one.result ?? null) !== null && html`<${Shown} value=${one.result} title=${`Result of ${safe(one.label)}`} />`}`;
 }
