@@ -2,8 +2,9 @@
 
 Flows in all engines are killed after every step's function, at every commit (before, within and behind it) and at
 random instants, on SQLite, on PostgreSQL, and on two nodes of one PostgreSQL, of which one or the other is killed. Each
-journal gets an equal part of the time; `--journal sqlite` (or `postgres`, `nodes`) takes one only. The exit code is 1
-if a rule was broken.
+journal gets an equal part of the time; `--journal sqlite` (or `postgres`, `nodes`) takes one only. `--each` kills once
+at each of the points, in order, and lets the flows go on to their ends, however long all of that takes. The exit code
+is 1 if a rule was broken.
 
 The rules are in `flow_rules.py`. A step that a kill cuts runs again: that is allowed, and counted. A kill cuts a step
 from the begin of its function until the commit that keeps its row.
@@ -25,7 +26,7 @@ from .death import Commit, Death, Wrote
 from .flow_rules import KINDS, OTHER, RulesBroken
 from .outside import Zygote
 from .pairs import NODES, Pair
-from .sweep import Blow, Tally, chain, flows
+from .sweep import MOST, Blow, Tally, chain, flows
 
 JOURNALS = ("sqlite", "postgres", "nodes")
 BOUNDARIES: list[Death] = [
@@ -38,12 +39,15 @@ BOUNDARIES: list[Death] = [
 class Sweep:
     """Chains of kills of one journal, and what they have found."""
 
-    def __init__(self, journal: str, server: PrivateServer | None, zygotes: dict[str, Zygote]) -> None:
+    def __init__(
+        self, journal: str, server: PrivateServer | None, zygotes: dict[str, Zygote], *, each: bool = False
+    ) -> None:
         self.tally = Tally()
         self.broken: Counter[str] = Counter()
         self._journal = journal
         self._server = server
         self._zygotes = zygotes
+        self._most = 1 if each else MOST
 
     def run(self, place: Path, seed: int, number: int) -> None:
         """Run one chain. The first ones begin with each of `BOUNDARIES`."""
@@ -51,11 +55,11 @@ class Sweep:
         if self._server is not None:
             (place / "address").write_text(self._server.address(f"kills_{self._journal}_{seed}"))
         try:
+            first = Blow(BOUNDARIES[number]) if number < len(BOUNDARIES) else None
             if self._journal == "nodes":
-                Pair(self._zygotes, place, seed, self.tally, plays=flows).play()
+                Pair(self._zygotes, place, seed, self.tally, first, plays=flows, most=self._most).play()
             else:
-                first = Blow(BOUNDARIES[number]) if number < len(BOUNDARIES) else None
-                chain(self._zygotes[NODES[0]], place, seed, self.tally, first, plays=flows)
+                chain(self._zygotes[NODES[0]], place, seed, self.tally, first, plays=flows, most=self._most)
         except RulesBroken as error:
             self._note(seed, error, Counter(one.kind for one in error.findings))
         except (AssertionError, TimeoutError) as error:
@@ -79,6 +83,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Kills flows, and prints a report.")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long it kills (10)")
     parser.add_argument("--seed", type=int, default=1000, help="of the first chain (1000)")
+    parser.add_argument("--each", action="store_true", help="kill once at each line and commit, and no more")
     parser.add_argument("--journal", choices=JOURNALS, help="one of them only")
     asked = parser.parse_args()
     journals = [asked.journal] if asked.journal else JOURNALS
@@ -88,10 +93,11 @@ def main() -> int:
         zygotes = {node: stack.enter_context(closing(Zygote())) for node in NODES}
         server = None if journals == ["sqlite"] else stack.enter_context(PrivateServer())
         for journal in journals:
-            sweep = Sweep(journal, None if journal == "sqlite" else server, zygotes)
+            sweep = Sweep(journal, None if journal == "sqlite" else server, zygotes, each=asked.each)
             sweeps.append(sweep)
             began, number = time.monotonic(), 0
-            while time.monotonic() < began + asked.minutes * 60 / len(journals):
+            limit = began + asked.minutes * 60 / len(journals)
+            while number < len(BOUNDARIES) if asked.each else time.monotonic() < limit:
                 sweep.run(folder / f"{journal}-{number}", asked.seed + number, number)
                 number += 1
             print(sweep.told(time.monotonic() - began), flush=True)

@@ -38,7 +38,7 @@ class Victim(msgspec.Struct):
 
 
 class Pair:
-    """One chain: two nodes on the journal of a place, each with a zygote of its own."""
+    """One chain: two nodes on the journal of a place, each with a zygote of its own. first: the first kill."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Pair:
         place: Path,
         seed: int,
         tally: Tally,
+        first: Blow | None = None,
         *,
         plays: Plays = graphs,
         most: int = MOST,
@@ -55,6 +56,7 @@ class Pair:
         self.dice = random.Random(seed)
         self.tally = tally
         self.most = most
+        self.first = first
         self.scene = plays(place, seed)
         self.rules = self.scene.rules
         self.order = msgspec.structs.replace(self.scene.order, elsewhere=seed % 3 == 0)
@@ -90,7 +92,8 @@ class Pair:
     def _start(self, node: str) -> None:
         del self.due[node]
         killed = self.kills < self.most and self.dice.random() < 0.7
-        blow = self.scene.blow(self.dice, database=True) if killed else Blow()
+        blow = self.first or (self.scene.blow(self.dice, database=True) if killed else Blow())
+        self.first = None
         order = msgspec.structs.replace(self.order, node=node, death=blow.death)
         self.alive[node] = Victim(self.zygotes[node].start(order), blow, time.monotonic())
 
