@@ -51,7 +51,7 @@ AttemptRecord: attempt claimed_at cpu_seconds drained_at duration_ms end ended_a
 Breaker: cooldown failure_threshold ignore lifecycle success_threshold
 BreakerHandle: parked record ref reset retry_in state tool trip
 Check: changed command file imports imports_js run shell timeout
-ChildJob: id job state wait wait_blocking
+ChildJob: id job send send_blocking state wait wait_blocking
 Clause: members people person team
 Condition: command run shell timeout
 Context: after ask reply_later self spawn stop unwatch watch
@@ -66,8 +66,8 @@ EntityRef: ask ended events facts fire kind name record state tell
 Fire: by event facts metadata reason request_id
 HealthChecks: cooldown drain_deadline expire interval loop_blocked misses restarts start_timeout
 Hook: command run shell timeout
-JobHandle: approvals approve attempts cancel children elsewhere ended events id output parent pause progress published
-  record ref refresh reject resume retry send skip state steps task tasks wait
+JobHandle: approvals approve attempts cancel children elsewhere ended events id messages output parent pause progress
+  published record ref refresh reject resume retry send skip state steps task tasks wait
 Lifecycle: defaults derive events facts kind machine name optional phase phases skips
 Machine: can_transition check dot endless initial is_terminal mermaid name states svg table timed timed_in transition
   transitions valid_events
@@ -136,8 +136,8 @@ Workstream: alerts archive cancel_hooks checks cwd deadline defaults description
 Client: approvals breaker breakers events health job kept_notices machine machines metrics start_worker submit worker
   workers
 RemoteBreaker: kind name parked record ref refresh reset retry_in state tool trip
-RemoteJob: approvals approve attempts cancel children ended events id output parent pause progress published record
-  ref refresh reject resume retry send skip state steps task tasks wait
+RemoteJob: approvals approve attempts cancel children ended events id messages output parent pause progress published
+  record ref refresh reject resume retry send skip state steps task tasks wait
 RemoteMachine: ask ended facts fire kind name record refresh state
 RemoteRef: ask fire kind name state
 RemoteTask: approve attempts cancel name progress published record ref refresh reject reset retry send skip steps stream

@@ -33,6 +33,7 @@ from ..kernel.transaction import NO_ENGINE, Effect
 from ..messages.commands import Approve, Cancel, LeaveMessages, Pause, Reject, Resume, Send
 from ..messages.inputs import Allocated, ChildOver, Ended, Recover, Stop, TimerFired, TurnFailed, Unroutable
 from ..records.entities import JobRecord, WorkstreamRecord
+from ..records.message import to_present
 from ..spec.backoff import delay
 from ..spec.limits import LimitsResolver, attempts
 from ..spec.model import Task, Workstream
@@ -249,7 +250,7 @@ class JobActor(Entity[JobRecord]):
 
     def load_messages(self, records: Iterable[MessageRecord]) -> None:
         """Put unread messages of the journal into the mailbox, without those to an earlier job of this id."""
-        mine = [record for record in records if record.first == self.record.first]
+        mine = to_present(records, self.record.first)
         if mine:
             self.mailbox.load(mine)
 

@@ -5,6 +5,7 @@ A message is unread until a body receives it. The receive and the step that keep
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import msgspec
@@ -39,3 +40,8 @@ class MessageRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def value(self) -> Any:
         """The value that was sent, decoded at each call."""
         return decoded(self.raw_value)
+
+
+def to_present(messages: Iterable[MessageRecord], first: int) -> list[MessageRecord]:
+    """Those messages that are not to an earlier job of the same id. first: the number of the job's first run."""
+    return [message for message in messages if message.first == first]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 import msgspec
 
 from ...actors.records.entities import JobRecord
+from ...actors.records.message import MessageRecord
 from ...actors.records.step import StepRecord, published_by
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
@@ -35,7 +36,18 @@ from ..observation.live import PROGRESS
 from .link import place
 from .references import RemoteRef
 from .stream import RemoteEvents, emitted
-from .views import ENDED, SeenTask, attempt_of, job_of, moved, seen_task_of, step_of, transition_of, workstream_of
+from .views import (
+    ENDED,
+    SeenTask,
+    attempt_of,
+    job_of,
+    message_of,
+    moved,
+    seen_task_of,
+    step_of,
+    transition_of,
+    workstream_of,
+)
 
 if TYPE_CHECKING:
     from .core import ClientCore
@@ -296,6 +308,12 @@ class RemoteJob(JobVerbs["RemoteJob"]):
 
     def _stream(self, task: str) -> AsyncGenerator[str | Dropped]:
         return emitted(self._core.link, f"jobs/{place(self.id)}/tasks/{place(self._name(task))}/stream")
+
+    async def messages(self) -> list[MessageRecord]:
+        """As `JobHandle.messages`, without the keys that only the runtime has."""
+        return [
+            message_of(view, self._record) async for view in self._core.link.pages(f"jobs/{place(self.id)}/messages")
+        ]
 
     async def published(self) -> dict[str, Any]:
         """As `JobHandle.published`."""

@@ -24,6 +24,7 @@ from ...actors.records.entities import (
     WorkerRecord,
     WorkstreamRecord,
 )
+from ...actors.records.message import MessageRecord
 from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import MachineTransition, PublishedTransition, Transitioned
@@ -94,6 +95,11 @@ def step_of(view: View) -> StepRecord:
     if (given := told.pop("arguments", None)) is not None:  # in a record these are the arguments of its error
         told["given"] = given
     return _struct(told, StepRecord)
+
+
+def message_of(view: View, job: JobRecord) -> MessageRecord:
+    """One message to a job that nothing has received yet."""
+    return _struct({"key": 0, "job": 0, "job_id": job.id, "first": job.first, **view}, MessageRecord)
 
 
 def workstream_of(view: View, key: int = 0) -> WorkstreamRecord:

@@ -6,7 +6,7 @@ Requests are carried by `runtime/jobs/child_jobs.py` in the runtime's process, a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from ...actors.spec.model import Workstream
@@ -65,6 +65,14 @@ class ChildJob:
     def state(self) -> str:
         """The present state of the child job. In a worker process it raises TaskCancelled as `wait` does."""
         return self._requests.state_of(self._context, self) if self._job is None else self._job.state
+
+    async def send(self, name: str, value: Any = None, *, task: str | None = None) -> None:
+        """Send it a message, as `TaskContext.send`: once, as a durable step."""
+        await self._context.send(self.id, name, value, task=task)
+
+    def send_blocking(self, name: str, value: Any = None, *, task: str | None = None) -> None:
+        """`send` for a plain function. Raises TaskCancelled if its task is cancelled meanwhile."""
+        self._context.send_blocking(self.id, name, value, task=task)
 
     async def wait(self) -> Outcome:
         """Wait for its end. Meanwhile this body occupies no slot, and its clock is stopped."""

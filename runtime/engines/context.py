@@ -227,9 +227,10 @@ class TaskContext:
         """Wait for a message of that name to this task or its job, and return its value: once, as a durable step.
 
         Messages that came before wait for this call, and are received in the order in which they were sent. The wait
-        occupies no slot, and its deadline stays the same after a restart. default: what is returned if none comes
-        within `timeout`; without a default this raises ReceiveTimeout. type: what the value has to be, as msgspec
-        decodes it (a Struct, a dataclass, `dict[str, int]`); another value is received and raises MessageInvalid.
+        occupies no slot, and its deadline stays the same after a restart. default: any object, which is returned if
+        none comes within `timeout`; without a default this raises ReceiveTimeout. type: what the value has to be, as
+        msgspec decodes it (a Struct, a dataclass, `dict[str, int]`); another value is received and raises
+        MessageInvalid.
         """
         flow = self._connection.flow_of(self.token, blocking=False)
         return await flow.receive(wanted(name, timeout, default, type))

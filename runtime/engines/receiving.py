@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
@@ -70,6 +71,10 @@ def wanted(name: object, timeout: Duration | None, default: Any, kind: Any) -> W
     """The checked arguments of a receive. Raises TypeError and ValueError."""
     if default is not NO_DEFAULT and timeout is None:
         raise ValueError("receive takes a default for the case that no message comes within `timeout`: give a timeout")
+    if type(default) is float and not math.isfinite(default):
+        raise ValueError(
+            f"receive takes no default {default!r}: JSON has no such number. Give None, or an object of yours"
+        )
     if kind is not None:
         _check_type(kind)
     return Wanted(message_name(name), None if timeout is None else seconds(timeout), default, kind)

@@ -24,6 +24,7 @@ from ...actors.messages.commands import Approve, Command, ResetTask, Resume, Ski
 from ...actors.messages.errors import CircuitOpen
 from ...actors.messages.inputs import Message
 from ...actors.records.entities import JobRecord, WorkstreamRecord
+from ...actors.records.message import MessageRecord, to_present
 from ...actors.records.step import StepRecord, published_by
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
@@ -261,6 +262,12 @@ class JobCore:
         found: list[StepRecord] = await self.services.read(self.services.journal.reader.steps, flow) if flow else []
         return found
 
+    async def messages(self) -> list[MessageRecord]:
+        """The durable messages to the job and its tasks that nothing has received yet, oldest first."""
+        await self.refresh()
+        read = partial(self.services.journal.reader.messages, self.id, unread=True)
+        return to_present(await self.services.read(read), self.record.first)
+
     async def published(self, task: str | None = None) -> dict[str, Any]:
         """The last values that the bodies of the job's tasks, or of one of them, have published, by their names."""
         await self.refresh()
@@ -403,6 +410,14 @@ class JobHandle(JobVerbs["JobHandle"]):
         LookupError if the job has no task of that name.
         """
         return await self._core.steps(task)
+
+    async def messages(self) -> list[MessageRecord]:
+        """The messages to the job and its tasks (`send`) that no body has received yet, oldest first. Durable ones.
+
+        Each has `name`, `value`, `task` (the only task that may receive it), `sent_at` and `by`. Those to an ended job
+        are received by its next run.
+        """
+        return await self._core.messages()
 
     async def published(self) -> dict[str, Any]:
         """The values that bodies of the job have published (`TaskContext.publish`), by their names: the last of each.

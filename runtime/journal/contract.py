@@ -335,8 +335,13 @@ class Reader(JournalQueries, Protocol):
         """The attempts of a task, oldest first."""
         ...
 
-    def messages(self, job_id: str, *, unread: bool = False) -> list[MessageRecord]:
-        """The messages to that job and its tasks, oldest first; only those that nothing has received, if `unread`."""
+    def messages(
+        self, job_id: str, *, unread: bool = False, beyond: int = 0, limit: int | None = None
+    ) -> list[MessageRecord]:
+        """The messages to that job and its tasks, oldest first; only those that nothing has received, if `unread`.
+
+        beyond: the key of the last message before these. limit: how many, at most.
+        """
         ...
 
     def request(self, request_id: str) -> RequestRecord | None:

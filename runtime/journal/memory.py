@@ -454,11 +454,14 @@ class MemoryJournal:
             found = (step for step in found if (step.key < beyond if newest_first else step.key > beyond))
         return list(islice(found, limit))
 
-    def messages(self, job_id: str, *, unread: bool = False) -> list[MessageRecord]:
-        """The messages to that job and its tasks, oldest first; only those that nothing has received, if `unread`."""
+    def messages(
+        self, job_id: str, *, unread: bool = False, beyond: int = 0, limit: int | None = None
+    ) -> list[MessageRecord]:
+        """The messages to that job and its tasks, oldest first, as in the contract."""
         key = self._job_keys.get(job_id)
         sent = self._messages.get(key, {}) if key is not None else {}
-        return [sent[key] for key in sorted(sent) if not unread or sent[key].received_at is None]
+        found = (sent[key] for key in sorted(sent) if key > beyond and (not unread or sent[key].received_at is None))
+        return list(islice(found, limit))
 
     def flows(self) -> list[int]:
         """The keys of the tasks in which flows began, in order."""

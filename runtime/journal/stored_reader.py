@@ -170,10 +170,16 @@ class StoredReader(ABC):
             values.append(beyond)
         return self._records(decoding.STEP, f"step_records WHERE {only} ORDER BY key {order} LIMIT ?", *values, limit)
 
-    def messages(self, job_id: str, *, unread: bool = False) -> list[MessageRecord]:
-        """The messages to that job and its tasks, oldest first; only those that nothing has received, if `unread`."""
-        source = f"message_records WHERE job = ? {'AND unread' if unread else ''} ORDER BY key"
-        return self._records(decoding.MESSAGE, source, self._key("job", job_id))
+    def messages(
+        self, job_id: str, *, unread: bool = False, beyond: int = 0, limit: int | None = None
+    ) -> list[MessageRecord]:
+        """The messages to that job and its tasks, oldest first, as in the contract."""
+        source = f"message_records WHERE job = ? AND key > ? {'AND unread' if unread else ''} ORDER BY key"
+        values = [self._key("job", job_id), beyond]
+        if limit is not None:
+            source += " LIMIT ?"
+            values.append(limit)
+        return self._records(decoding.MESSAGE, source, *values)
 
     def flows(self) -> list[int]:
         """The keys of the tasks in which flows began, in order."""

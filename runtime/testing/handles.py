@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self
 
 from ...actors.records.base import Record
 from ...actors.records.entities import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
+from ...actors.records.message import MessageRecord, to_present
 from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.times import Duration
@@ -199,6 +200,10 @@ class SimulatedJob(Simulated):
     send = at_once(JobHandle.send)
     approve = at_once(JobHandle.approve)
     reject = at_once(JobHandle.reject)
+
+    def messages(self) -> list[MessageRecord]:
+        """`JobHandle.messages`."""
+        return to_present(self.simulation.world.journal.messages(self.id, unread=True), self.record.first)
 
     async def _handle(self) -> JobHandle:
         return await self.simulation.runtime.job(self.id)

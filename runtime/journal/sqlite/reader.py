@@ -189,9 +189,13 @@ class SqliteReader(StoredReader):
             return []
         return super().page_of_steps(flow, limit, beyond, newest_first=newest_first)
 
-    def messages(self, job_id: str, *, unread: bool = False) -> list[MessageRecord]:
+    def messages(
+        self, job_id: str, *, unread: bool = False, beyond: int = 0, limit: int | None = None
+    ) -> list[MessageRecord]:
         """The messages to that job and its tasks, as in the contract. An older file has none."""
-        return super().messages(job_id, unread=unread) if self._has("message_records") else []
+        if not self._has("message_records"):
+            return []
+        return super().messages(job_id, unread=unread, beyond=beyond, limit=limit)
 
     def flows(self) -> list[int]:
         """The keys of the tasks in which flows began, in order. An older file has none."""

@@ -23,7 +23,20 @@ from litestar import Litestar, Request, Response
 from litestar.di import Provide
 from litestar.exceptions import MissingDependencyException
 
-from ..read import approvals, breakers, health, jobs, machines, me, notices, owed, tasks, transitions, workers
+from ..read import (
+    approvals,
+    breakers,
+    health,
+    jobs,
+    machines,
+    me,
+    notices,
+    owed,
+    tasks,
+    transitions,
+    workers,
+)
+from ..read import messages as unread
 from ..stream import events, text
 from ..write import creating, messages, posts
 from .access import Caller, Token, Tokens, caller_of, scope_needed
@@ -45,8 +58,8 @@ with suppress(MissingDependencyException):
     # runs.
     import_module("litestar.plugins.pydantic")
 _MODULES = (
-    me, jobs, tasks, approvals, workers, breakers, machines, notices, owed, transitions, health, posts, messages,
-    creating, events, text,
+    me, jobs, unread, tasks, approvals, workers, breakers, machines, notices, owed, transitions, health, posts,
+    messages, creating, events, text,
 )  # fmt: skip
 HANDLERS = [handler for module in _MODULES for handler in module.HANDLERS]
 

@@ -17,6 +17,7 @@ import msgspec
 
 from ....actors.records.base import CheckResult, Decision, Record
 from ....actors.records.entities import BreakerRecord, JobRecord, MachineRecord, WorkerRecord, WorkstreamRecord
+from ....actors.records.message import MessageRecord
 from ....actors.records.step import StepRecord
 from ....actors.records.task import AttemptRecord, TaskRecord
 from ....actors.records.transition import Transitioned
@@ -149,6 +150,16 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     error_type: str | None
     category: str | None
     traceback: str | None
+
+
+class MessageView(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that no body has received yet. task: the only task that may receive it; null: whichever asks first."""
+
+    name: str
+    task: str | None
+    value: Any
+    sent_at: float
+    by: str | None
 
 
 class WorkerView(View, frozen=True, kw_only=True):
@@ -370,6 +381,11 @@ def step_view(record: StepRecord) -> StepView:
     """Make the view of a step."""
     raw: dict[str, Any] = {"arguments": record.raw_given, "result": record.raw_result}
     return StepView(**{name: getattr(record, name) for name in StepView.__struct_fields__ if name not in raw}, **raw)
+
+
+def message_view(record: MessageRecord) -> MessageView:
+    """Make the view of a message."""
+    return MessageView(name=record.name, task=record.task, value=record.raw_value, sent_at=record.sent_at, by=record.by)
 
 
 def worker_view(record: WorkerRecord, *, last_seen: float, actions: list[str]) -> WorkerView:

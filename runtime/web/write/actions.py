@@ -112,7 +112,9 @@ characters ("\\u00e9"), is up to seven times as long as the JSON that counts.
 
 
 class Send(Signed, frozen=True, kw_only=True):
-    """Send a message, which a body receives by `name`. value: any JSON, 1,048,576 bytes at most."""
+    """Send a message, which a body receives by `name`. value: any JSON, 1,048,576 bytes at most; null unless
+    given, as `job.send(name)` sends.
+    """
 
     name: str
     value: Any = None

@@ -399,6 +399,12 @@ async def a_body_is_sent_messages(runtime: Any, name: str) -> None:
     with pytest.raises(ValueError, match="has 1,048,577 bytes as JSON"):
         await job.send("photo", "x" * 1_048_575)
     await until(job, "b", "completed")
+    with anyio.fail_after(240):
+        while len(unread := await job.messages()) > 1:
+            await anyio.sleep(0.005)
+    assert [(one.job_id, one.name, one.task, len(one.value), one.state) for one in unread] == [
+        (name, "photo", None, 1_048_574, "unread")
+    ]
     with pytest.raises(InvalidTransitionError) as refused:
         await job.task("b").send("payment")
     assert (refused.value.machine, refused.value.state, refused.value.event) == ("task", "completed", "send")

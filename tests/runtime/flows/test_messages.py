@@ -441,7 +441,12 @@ async def test_inside_a_step_and_in_the_wrong_place_a_receive_is_refused(open_ru
         async def inner() -> None:
             await task.receive("a")
 
-        for call in (inner, lambda: task.receive("", timeout=1), lambda: task.receive("a", default=1)):
+        for call in (
+            inner,
+            lambda: task.receive("", timeout=1),
+            lambda: task.receive("a", default=1),
+            lambda: task.receive("a", timeout=1, default=float("nan")),
+        ):
             try:
                 await call()
             except Exception as error:
@@ -457,6 +462,7 @@ async def test_inside_a_step_and_in_the_wrong_place_a_receive_is_refused(open_ru
             "step 'task.receive a' was called inside step 'inner', where ",
             "'' cannot be the name of a message: it is empty",
             "receive takes a default for the case that no message comes w",
+            "receive takes no default nan: JSON has no such number. Give ",
             "this body runs on the loop: use await task.step(...)",
         ]
 

@@ -197,5 +197,7 @@ def test_crashes_are_no_losses_that_are_counted_and_a_simulation_receives_or_fol
             job.task("paid").until("running")
             sim.crash()
         job.task("paid").until("running")
+        job.send("other", by="ana")
+        assert [(one.name, one.value, one.by) for one in job.messages()] == [("other", None, "ana")]
         job.send("payment", 7)
         assert job.run().results == {"paid": 7, "signed": "by ana"}

@@ -180,12 +180,21 @@ async def test_a_flow_sends_to_its_own_job_and_to_a_child(open_runtime: Open) ->
     async def body(task: TaskContext) -> list[Any]:
         await task.send(task.job_id, "mine", 1)
         begun = await task.submit(Workstream("child", tasks=[Task("c", run="child")]), name="child")
-        await task.send(begun.id, "n", 2)
+        await begun.send("n", 2)
         return [await task.receive("mine"), (await begun.wait()).results["c"]]
+
+    def plain(task: TaskContext) -> Any:
+        begun = task.submit_blocking(Workstream("child", tasks=[Task("c", run="child")]), name="child")
+        begun.send_blocking("n", [3], task="c")
+        return begun.wait_blocking().results["c"]
 
     async with open_runtime() as runtime:
         runtime.task(name="child")(child)
-        assert await result(await submitted(runtime, body)) == [1, 2]
+        assert await result(job := await submitted(runtime, body)) == [1, 2]
+        assert [one.label for one in await job.steps("t") if one.name.startswith("task.send")] == [
+            "task.send mine", "task.send n"
+        ]  # fmt: skip
+        assert await result(await submitted(runtime, plain, "plain")) == [3]
 
 
 @pytest.mark.parametrize("engine", ["thread", "process"])

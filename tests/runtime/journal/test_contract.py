@@ -234,6 +234,8 @@ def test_messages_come_in_the_order_of_their_keys_and_unread_ones_of_living_jobs
         reader = bench.journal.reader
         assert reader.messages("job-1") == reader.messages("job-1", unread=True) == [sent, other]
         assert (reader.messages("job-6"), reader.messages("nobody")) == ([ended], [])
+        pages = [reader.messages("job-1", unread=True, beyond=at, limit=1) for at in (0, 11, 12)]
+        assert pages == [[sent], [other], []]
         assert bench.again().messages == [sent, other]
     bench.write(entry(received))
     for _ in range(2):

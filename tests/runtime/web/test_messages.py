@@ -185,3 +185,49 @@ async def test_a_task_that_only_receives_says_so(runtime: Runtime, client: httpx
     assert (told["receive"], told["command"]) == ("payment", False)
     await job.send("payment", 1)
     await job.wait()
+
+
+async def test_what_waits_unread_is_listed_in_parts(runtime: Runtime, client: httpx.AsyncClient) -> None:
+    task = Task("t", run="body", args={"most": 1})
+    job = await runtime.submit(Workstream("flow", tasks=[task]), id=f"m{next(IDS)}")
+    path = f"/api/jobs/{job.id}/messages"
+    assert (await client.get(path)).json() == {"items": [], "next": None}
+    await job.send("payment", 1)
+    await job.wait()
+    other = await runtime.submit(Workstream("flow", tasks=[Task("n", receive="never")]), id=f"m{next(IDS)}")
+    path = f"/api/jobs/{other.id}/messages"
+    for value in (None, {"cents": [1]}):
+        await client.post(
+            f"/api/jobs/{other.id}/send", json={"name": "a"} if value is None else {"name": "a", "value": value}
+        )
+    await other.send("b", "to a task", task="n", by="ana")
+    told = (await client.get(path)).json()
+    assert [(one["name"], one["task"], one["value"], one["by"]) for one in told["items"]] == [
+        ("a", None, None, "operator"), ("a", None, {"cents": [1]}, "operator"), ("b", "n", "to a task", "ana")
+    ]  # fmt: skip
+    assert told["next"] is None
+    assert [one.sent_at for one in await other.messages()] == [one["sent_at"] for one in told["items"]]
+    for _ in range(3):
+        await other.send("large", "x" * 700_000)
+    seen, cursor = [], None
+    while True:
+        given = {"limit": "2"} if cursor is None else {"limit": "2", "cursor": cursor}
+        page = (await client.get(path, params=given)).json()
+        seen.append([one["name"] for one in page["items"]])
+        if (cursor := page["next"]) is None:
+            break
+    assert seen == [["a", "a"], ["b", "large"], ["large", "large"]]
+    page = (await client.get(path)).json()  # a part ends early after 1 MB of values
+    assert [one["name"] for one in page["items"]] == ["a", "a", "b", "large", "large"]
+    assert [one["name"] for one in (await client.get(path, params={"cursor": page["next"]})).json()["items"]] == [
+        "large"
+    ]
+    assert (await client.get("/api/jobs/nobody/messages")).status_code == 404
+    await other.cancel()
+    ended = await other.wait()
+    assert ended.state == "cancelled"
+    again = Workstream("again", tasks=[Task("n", receive="never")])
+    anew = await runtime.submit(again, id=other.id, existing="replace_ended")
+    assert (await client.get(path)).json() == {"items": [], "next": None}
+    await anew.send("never")
+    await anew.wait()
