@@ -164,7 +164,8 @@ class Step(Generic[P, R]):
             raise TypeError(f"{func!r} is a step already")
         if not callable(func):
             raise TypeError(f"step takes a function, not {type(func).__name__}")
-        named: Any = func.func if isinstance(func, functools.partial) else func
+        given: Any = func
+        named: Any = given.func if is_a(func, functools.partial) else func
         path: str = getattr(named, "__qualname__", "")
         self.name = _checked(path.rpartition(".")[2] if name is None else name, named=name is not None)
         self.path = name or f"{module_name(str(getattr(named, '__module__', '')))}:{path}"
