@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from tests.waiting import wait_until
@@ -32,6 +33,7 @@ from callboard.runtime.handles.jobs import JobHandle
 from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.sqlite.lock import Lock
 from callboard.runtime.journal.sqlite.reader import SqliteReader
+from callboard.runtime.observation.progress_file import read_progress, write_progress
 from callboard.runtime.runtime import Runtime
 
 from .conftest import Terminal, Told
@@ -897,6 +899,29 @@ def test_what_waits_for_a_worker_that_was_ended_is_pointed_to_where_it_is_seen(c
     while "workers list" not in command:  # until its tasks are queued again
         command = next((line for line in cli("stuck", "--older-than", "0").out.splitlines() if "workers" in line), "")
     assert "terminated" in cli(*command.split()[1:]).out
+
+
+async def reads(task: TaskContext) -> None:
+    task.progress(3, 10, EVIL)
+    await anyio.sleep_forever()
+
+
+def test_the_progress_of_another_attempt_or_of_a_runtime_that_was_killed_is_not_shown(cli: Cli, folder: Path) -> None:
+    journal = folder / "callboard.db"
+    with running(Worker("one", engine="loop")) as live:
+        job = live.submit("j", Task("a", run=reads))
+        wait_until(lambda: read_progress(journal), "the progress beside the journal")
+        ((task, (token, told)),) = read_progress(journal).items()
+        status = cli("status", "j").out
+        assert "[###-------] 3 of 10 (30 %), first j fake line" in status
+        assert raw(status) == set()
+        assert not any(line.startswith("j fake line") for line in status.splitlines())
+        write_progress(journal, {task: (token + 1, told)})
+        assert "3 of 10" not in cli("status", "j").out
+        assert json.loads(cli("status", "j/a", "--json").out)["progress"] is None
+        token = live.portal.call(lambda: job.task("a").record.token)
+    write_progress(journal, {task: (token, told)})  # as a kill leaves it
+    assert "3 of 10" not in cli("status", "j").out + cli("top", "--once").out
 
 
 # -- what others have written ------------------------------------------------------------------------------------------
