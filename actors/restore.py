@@ -213,6 +213,7 @@ class JournalRecovery:
             job.rebuild(asked)
         for slot in kernel.slots.values():
             scheduler.occupy(cast("TaskActor", kernel.entities[slot.key]), slot)
+        scheduler.tool_uses.rebuild()
         reservations.rebuild_line(jobs.values())
         reservations.take_all()
         for machine in kernel.machines.values():

@@ -96,7 +96,7 @@ Runtime: approvals breaker breakers caught_up close dead_letters drain events fa
 State: bounded_by name phase terminal
 StepRecord: attempt awaits began_at branch call category dropped due_at duration_ms ended_at error error_type failed
   flow function given key kind label message name number raw_arguments raw_given raw_result result round state task
-  task_id traceback tries worker_id
+  task_id tool tool_use traceback tries waits_for_tool worker_id
 Strategy: ONE_FOR_ALL ONE_FOR_ONE REST_FOR_ONE
 Supervision: backoff_max backoff_min decide delay intensity period stable_after strategy
 Task: after args cancel_hooks cancel_timeout capabilities checkpoint checks cleanup_on_cancel command condition cwd

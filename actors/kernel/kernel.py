@@ -28,11 +28,13 @@ from ..messages.commands import (
     KeepStep,
     LeaveApproval,
     LeaveMessages,
+    LeaveTool,
     NextRun,
     Reply,
     StartWorkers,
     Submit,
     TakeMessage,
+    UseTool,
 )
 from ..messages.errors import AttemptOver, FireFailed, MachineNotFound, TooManyMessages
 from ..messages.inputs import (
@@ -67,10 +69,10 @@ if TYPE_CHECKING:
     from .contract import Job
 
 AboutCall: TypeAlias = (
-    CallEnded | Beat | KeepStep | TakeMessage | AwaitMessage | ProcessStarted | AskApproval | LeaveApproval
+    CallEnded | Beat | KeepStep | TakeMessage | AwaitMessage | UseTool | ProcessStarted | AskApproval | LeaveApproval
 )
 """The inputs of a call, under its fencing token."""
-_ANSWERED = (Command, KeepStep, TakeMessage, AwaitMessage, Submit, NextRun, StartWorkers)
+_ANSWERED = (Command, KeepStep, TakeMessage, AwaitMessage, UseTool, Submit, NextRun, StartWorkers)
 """The inputs that have a `reply`."""
 ASKED = frozenset({"condition", "check", "cancel_hook"})
 """The kinds of calls of which an entity has at most one at a time: its `last_call`."""
@@ -219,6 +221,7 @@ class Kernel(TurnOperations):
                 | KeepStep()
                 | TakeMessage()
                 | AwaitMessage()
+                | UseTool()
                 | ProcessStarted()
                 | AskApproval()
                 | LeaveApproval()
@@ -229,6 +232,8 @@ class Kernel(TurnOperations):
             case Continue(key=key) | LeaveMessages(job=key):
                 if (entity := self.entities.get(key)) is not None:
                     entity.receive(message)
+            case LeaveTool():
+                self.scheduler.receive(message)
             case Leave():
                 self.leave(message)
             case _:
@@ -243,7 +248,7 @@ class Kernel(TurnOperations):
             self.notice("stale_message", "warning", text, message=kind, token=message.token)
             if isinstance(message, Beat):  # the call still runs, but should have ended
                 self.effect(StopCall(message.token, force=True))
-            elif isinstance(message, KeepStep | TakeMessage | AwaitMessage):
+            elif isinstance(message, KeepStep | TakeMessage | AwaitMessage | UseTool):
                 self.effect(Answer(message.reply, None, AttemptOver("this attempt has ended: its step was not kept")))
             return
         if not isinstance(message, CallEnded):
@@ -370,7 +375,9 @@ class Kernel(TurnOperations):
         match message:
             case CallEnded(token=token) if token in self.calls:
                 return self.calls[token].key, token
-            case KeepStep(token=token) | TakeMessage(token=token) | AwaitMessage(token=token) if token in self.calls:
+            case (
+                KeepStep(token=token) | TakeMessage(token=token) | AwaitMessage(token=token) | UseTool(token=token)
+            ) if token in self.calls:
                 return self.calls[token].key, 0
             case TimerFired(key=key) | Continue(key=key) | Recover(key=key) | TurnFailed(key=key):
                 return key, 0

@@ -6,6 +6,7 @@ Rules
   calls and slots saves the earlier entry in `Transaction.booked`.
 - A call is in `calls` under its token until the engine reports its end. The slot that it occupies on a worker is in
   `slots`, or in `lent` while the attempt waits for a child job.
+- The units of tools that steps of a body hold or wait for are in `uses`. They end with the body at the latest.
 - Numbers are never reused: after an undone turn, the numbers that it took are missing.
 """
 
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..messages.inputs import Message, Release
+from ..messages.inputs import BodyOver, Message, Release
 from ..messages.notices import Notice, Severity
 from ..records.base import Record
 from ..records.entities import OutboxRow
@@ -32,6 +33,7 @@ from .transaction import (
     StartCall,
     StopCall,
     Tell,
+    ToolUse,
     Transaction,
     folder_of,
 )
@@ -56,6 +58,7 @@ class TurnOperations:
         self.calls: dict[int, CallOrder] = {}  # by token: the calls that engines run
         self.slots: dict[int, CallOrder] = {}  # by token: the slots of workers that attempts occupy
         self.lent: dict[int, LentSlot] = {}  # by token: slots that attempts lend to others while they wait for a child
+        self.uses: dict[int, dict[int, ToolUse]] = {}  # by token and number: uses of tools by the steps of bodies
 
     # -- sending and emitting ------------------------------------------------------------------------------------------
 
@@ -159,6 +162,8 @@ class TurnOperations:
         call = self.calls.pop(token, None)
         if call is not None:
             self.turn.booked.append((self.calls, token, call))
+            if token in self.uses:
+                self.send(self.scheduler, BodyOver(token))
         return call
 
     def stop_call(self, token: int, *, force: bool = False) -> None:
@@ -177,7 +182,8 @@ class TurnOperations:
 
     def leave_off(self) -> None:
         """Drop all calls, slots and the turn when the kernel stops, even if something still ran."""
-        for book in (self.calls, self.slots, self.lent):
+        books: tuple[dict[int, Any], ...] = (self.calls, self.slots, self.lent, self.uses)
+        for book in books:
             book.clear()
         self.turn = Transaction()
 
@@ -208,6 +214,25 @@ class TurnOperations:
         self.turn.booked.append((self.slots, token, self.slots.pop(token)))
         self.note_lent(token, LentSlot(slot, goes_on=True))
         return True
+
+    def note_use(self, use: ToolUse) -> None:
+        """Note that a step uses a tool, or how its use has changed."""
+        token, number, booked = use.token, use.number, self.turn.booked
+        if token not in self.uses:
+            booked.append((self.uses, token, None))
+            self.uses[token] = {}
+        booked.append((self.uses[token], number, self.uses[token].get(number)))
+        self.uses[token][number] = use
+
+    def end_use(self, token: int, number: int) -> ToolUse | None:
+        """Note that a step does not use its tool any more. Returns the use, or None if there is none."""
+        of_body = self.uses.get(token, {})
+        use = of_body.pop(number, None)
+        if use is not None:
+            self.turn.booked.append((of_body, number, use))
+            if not of_body:
+                self.turn.booked.append((self.uses, token, self.uses.pop(token)))
+        return use
 
     def keep_hook(
         self, entity: Entity[Any], hook: Hook, event: str, stream: Workstream, task: Task | None = None

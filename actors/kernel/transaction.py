@@ -24,6 +24,7 @@ from ..messages.inputs import Message, TimerFired
 from ..messages.notices import Notice
 from ..records.base import Record
 from ..records.entities import AnyRecord, ApprovalRecord, OutboxRow
+from ..records.step import StepRecord
 from ..records.task import EndedRound
 from ..records.transition import Transitioned
 from ..spec.model import Task, Workstream
@@ -276,6 +277,27 @@ class CallOrder(msgspec.Struct, gc=False):
     heard: float | None = None  # when its engine got it, once it was durable (monotonic)
     excused: float = 0.0  # seconds between `asked` and `heard` that were added to its limit
     told: float | None = None  # when its engine last got an order to stop it (monotonic)
+
+
+class ToolUse(msgspec.Struct, frozen=True, eq=False):
+    """The use of a tool by a step of a running body: it holds a unit of the tool, or waits for one.
+
+    key: by which the breaker knows it. number: of the use, among those of the attempt under `token`. step: the step's
+    record, to which `actors/tasks/steps.py` adds the facts of the task. generation: of the breaker, when it got the
+    unit.
+    """
+
+    key: int
+    token: int
+    number: int
+    task: int  # key of the task
+    tool: str
+    step: StepRecord
+    reply: Reply  # answered with the step's record when it is known whether the step has to wait
+    got: Reply  # answered when a step that had to wait has the unit
+    waits: bool = False  # it has been answered that it has to wait
+    held: bool = False
+    generation: int = 0
 
 
 class LentSlot(msgspec.Struct, frozen=True, eq=False):

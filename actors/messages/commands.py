@@ -21,7 +21,7 @@ from ..records.task import TaskRecord
 from ..spec.model import Approval, Worker, Workstream
 from ..spec.schema import MOST_VALUES, plain_problem
 from ..user_code import called, holds_more, is_a, plain, shown
-from .inputs import Message
+from .inputs import CallEnded, Message
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -258,6 +258,29 @@ class LeaveMessages(Message, frozen=True):
     job: int
     name: str
     number: int
+
+
+class UseTool(Message, frozen=True):
+    """A step of a running body is about to run, with a unit of a tool. number: of this use, among those of the body.
+
+    Answered with the step's record: if its `tool_use` says that it waits, the step has to, and `got` is answered when
+    it has the unit.
+    """
+
+    token: int
+    number: int
+    tool: str
+    step: StepRecord
+    reply: Reply
+    got: Reply
+
+
+class LeaveTool(Message, frozen=True):
+    """A step does not use its tool any more, or does not wait for it. ended: how its function ended, as for a body."""
+
+    token: int
+    number: int
+    ended: CallEnded
 
 
 class AskApproval(Message, frozen=True):

@@ -248,6 +248,12 @@ class Release(Message, frozen=True):
     slot: Any
 
 
+class BodyOver(Message, frozen=True):
+    """To the scheduler: the body under this token has ended, and its steps use no tools any more."""
+
+    token: int
+
+
 class Exhausted(Message, frozen=True):
     """To a worker: one of its bodies ran out of memory, disk or descriptors."""
 

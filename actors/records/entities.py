@@ -128,7 +128,7 @@ class BreakerRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     over_all_by: str | None = None  # the source of that limit: a job's id, or a node's runtime
     not_before: float | None = None  # no task starts before this time (UTC epoch seconds), at the tool's own request
     generation: int = 0
-    probe: int | None = None  # the task that holds the permit
+    probe: int | None = None  # the task that holds the permit, or the use of the tool by a step
     agreed: int | None = 0  # if nodes share tools: the last change that it knows; None: it has a change to report
 
     @property

@@ -23,6 +23,8 @@ SEND = "task.send "
 """How the names of steps that send a message begin: the name of the message follows."""
 VERSION = "task.version "
 """How the names of the steps begin that keep the version of a part of the body."""
+WAITS, HOLDS = "waits", "holds"
+"""How a step uses its tool (`StepRecord.tool_use`)."""
 _SHOWN = 20
 
 
@@ -55,6 +57,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     category: str | None = None  # of the error
     traceback: str | None = None
     message: int | None = None  # of a receive: the key of the message that it took
+    tool: str | None = None  # which its function uses
+    tool_use: str | None = None  # "waits" for a unit of the tool, or "holds" one since it waited
     dropped: bool = False  # a later run begins before this step: it does not count any more
 
     @property
@@ -92,6 +96,11 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         """The name of the message that the step waits for; None if it waits for none."""
         waits = self.ended_at is None and self.name.startswith(RECEIVE)
         return self.name.removeprefix(RECEIVE) if waits else None
+
+    @property
+    def waits_for_tool(self) -> str | None:
+        """The tool that the step waits for; None if it waits for none."""
+        return self.tool if self.ended_at is None and self.tool_use == WAITS else None
 
     @property
     def label(self) -> str:

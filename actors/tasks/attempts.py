@@ -87,6 +87,7 @@ from .cancelling import hooks_run
 from .checks import EARLY, SAID, still_to_be_told
 
 if TYPE_CHECKING:
+    from ..records.entities import BreakerRecord
     from .task import TaskActor
 
 S = TaskState
@@ -431,7 +432,7 @@ def _passing(task: TaskActor, ended: CallEnded) -> str:
     worker = task.kernel.workers.get(record.worker or 0)
     if worker is not None:
         task.kernel.send(worker, Exhausted(ended.error or ended.status))
-    return EXHAUSTED if limits.allowed.on_loss == "rerun" else "failed"
+    return EXHAUSTED if ran_short(task, ended) else "failed"
 
 
 def _rest(task: TaskActor, end: str, losses: int) -> float:
@@ -446,10 +447,12 @@ def _counts(task: TaskActor, kind: str | None, ended: CallEnded) -> bool:
 
     A group of errors counts if at least one of its errors does.
     """
-    breaker = task.breaker
-    if breaker is None:
-        return True
-    ignored = frozenset(map(present_name, breaker.record.ignore))
+    return task.breaker is None or counts_for(task.breaker.record, kind, ended)
+
+
+def counts_for(breaker: BreakerRecord, kind: str | None, ended: CallEnded) -> bool:
+    """`_counts`, for the breaker with this record."""
+    ignored = frozenset(map(present_name, breaker.ignore))
     if not ignored.isdisjoint({kind, ended.category, *ended.kinds}):
         return False
     leaves = ended.leaves if kind == ended.error_type else ()  # after a reached limit, the limit is the only error
@@ -458,8 +461,17 @@ def _counts(task: TaskActor, kind: str | None, ended: CallEnded) -> bool:
 
 def _asks_for_later(task: TaskActor, ended: CallEnded) -> bool:
     """Whether the body raised only `RetryAfter`, and may be deferred once more."""
-    asked = ended.retry_after is not None and ended.category in {None, "transient"} and not ended.permanent
-    return asked and task.record.deferrals < task.limits.retry.max_deferrals
+    return asks_for_later(ended) and task.record.deferrals < task.limits.retry.max_deferrals
+
+
+def asks_for_later(ended: CallEnded) -> bool:
+    """Whether a function raised only `RetryAfter`."""
+    return ended.retry_after is not None and ended.category in {None, "transient"} and not ended.permanent
+
+
+def ran_short(task: TaskActor, ended: CallEnded) -> bool:
+    """Whether a function ran out of resources: then its worker is treated as the cause."""
+    return ended.category == "resources" and task.limits.allowed.on_loss == "rerun"
 
 
 def _deferred(task: TaskActor, ended: CallEnded) -> None:

@@ -15,6 +15,7 @@ from ..records.task import TaskRecord
 from ..spec.model import Workstream
 
 if TYPE_CHECKING:
+    from ..messages.commands import UseTool
     from .task import TaskActor
 
 
@@ -89,6 +90,10 @@ class Scheduler(Protocol):
 
     def put_into_queue(self, task: TaskActor) -> object:
         """Put a task into the queue, without checking whether it can start."""
+        ...
+
+    def use_tool(self, task: TaskActor, message: UseTool) -> None:
+        """Give a step of a task's running body a unit of a tool, or let it wait for one."""
         ...
 
 

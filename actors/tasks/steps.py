@@ -20,6 +20,7 @@ from .attempt_clock import ALIVE
 from .attempts import BEATS
 
 if TYPE_CHECKING:
+    from ..messages.commands import UseTool
     from ..records.step import StepRecord
     from .task import TaskActor
 
@@ -56,6 +57,16 @@ def keep(task: TaskActor, step: StepRecord) -> StepRecord:
         kernel.count_step(row.name, row.state)
     task.clock.beat_at = kernel.port.monotonic()
     return row
+
+
+def use_tool(task: TaskActor, message: UseTool) -> None:
+    """Give a step a unit of its tool. It needs none of the tool that the attempt itself has."""
+    if not may_keep(task, message.token):
+        task.kernel.effect(Answer(message.reply, None, over()))
+    elif message.tool == task.spec.tool:
+        task.kernel.effect(Answer(message.reply, message.step))
+    else:
+        task.stream.workforce.scheduler.use_tool(task, message)
 
 
 def over() -> AttemptOver:

@@ -33,6 +33,7 @@ from ..messages.commands import (
     Send,
     SkipTask,
     TakeMessage,
+    UseTool,
 )
 from ..messages.inputs import (
     READY,
@@ -82,7 +83,7 @@ from .holds import (
     wait_due,
     waits_for_named,
 )  # fmt: skip
-from .steps import keep_step
+from .steps import keep_step, use_tool
 
 if TYPE_CHECKING:
     from ..kernel.contract import Job
@@ -704,7 +705,7 @@ class TaskActor(Entity[TaskRecord]):
         Reset: queue.reset, ResetTask: queue.reset_by_operator, Send: receiving.on_send,
         TakeMessage: receiving.take, WorkerSilent: attempts.silent,
         Skip: on_skip, SkipTask: on_skip_task, Stop: on_stop, TimerFired: on_timer, Trip: queue.tripped,
-        TurnFailed: on_turn_failed, Unroutable: queue.unroutable,
+        TurnFailed: on_turn_failed, Unroutable: queue.unroutable, UseTool: use_tool,
     }  # fmt: skip
 
     when_entered: ClassVar[States] = {

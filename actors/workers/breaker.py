@@ -14,6 +14,8 @@ Rules
   tasks are reset, in their order.
 - A probe whose body waits (for an approval, a child job), or that is cancelled and runs its hooks, passes the permit
   on: the next task probes, too. The first probe's result still counts, if it ends in the same period.
+- Steps of running bodies that use the tool (`tool_uses.py`) wait for it and probe it as tasks do, but are not parked:
+  they stay in their line. The key of the probe is then that of the use.
 - If there are many tasks, `CHUNK` of them are informed in a turn. The remaining ones follow from the records (queued at
   a breaker that is not closed, parked at a closed one), so a crash in between loses nothing; if the breaker changes its
   state in between, it goes on from there.
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from ..kernel.transaction import ArmedTimer
     from ..tasks.task import TaskActor
     from .queues import TaskQueue
+    from .tool_uses import ToolUses
     from .workforce import Workforce
 
 PAUSED = WorkstreamState.PAUSED
@@ -104,20 +107,26 @@ class BreakerActor(Entity[BreakerRecord]):
             self._rest()
 
     @property
+    def uses(self) -> ToolUses:
+        """The steps that use tools."""
+        return self.workforce.scheduler.tool_uses
+
+    @property
     def closed(self) -> bool:
         """Whether the tool's tasks may start freely."""
         return self.record.state == CLOSED
 
     @property
     def waiting(self) -> int:
-        """The number of tasks that wait for the breaker."""
-        return len(self.left) + sum(entry[3].parked_at_tool or entry[3].put_off for entry in self.parked)
+        """The number of tasks and steps that wait for the breaker."""
+        tasks = len(self.left) + sum(entry[3].parked_at_tool or entry[3].put_off for entry in self.parked)
+        return tasks if self.closed else tasks + self.uses.count(self.record.name)
 
     @property
     def says_nothing(self) -> bool:
-        """Whether the breaker is closed, without failures, a rest or waiting tasks."""
+        """Whether the breaker is closed, without failures, a rest, waiting tasks, or steps that use the tool."""
         record = self.record
-        counts = record.failures or record.not_before is not None
+        counts = record.failures or record.not_before is not None or self.uses.uses(record.name)
         return record.state == CLOSED and not counts and not self.parked and not self.left
 
     def retry_in(self) -> float:
@@ -136,8 +145,11 @@ class BreakerActor(Entity[BreakerRecord]):
 
     @property
     def could_try(self) -> bool:
-        """Whether a parked task could start now to probe the tool."""
-        return not self.workforce.scheduler.stopped and bool(self.parked) and self._first_to_start() is not None
+        """Whether a parked task or a waiting step could start now to probe the tool."""
+        if self.workforce.scheduler.stopped:
+            return False
+        parked = bool(self.parked) and self._first_to_start() is not None
+        return parked or self.uses.first_to_start(self.record.name) is not None
 
     def lets_start(self, task: TaskRecord) -> bool:
         """Whether a queued task may start: any task while the breaker is closed, else the task with the permit."""
@@ -178,8 +190,10 @@ class BreakerActor(Entity[BreakerRecord]):
     def go_on(self) -> None:
         """Continue unfinished work after a restart or an undone turn."""
         probe, kernel = self.record.probe, self.kernel
-        if probe is not None and (probe in kernel.stuck or probe not in kernel.entities or not self.tries):
+        known = probe in kernel.entities or self.uses.of_key(probe) is not None
+        if probe is not None and (probe in kernel.stuck or not known or not self.tries):
             self.change(probe=None)
+            self.uses.step_back(self.record.name)
         if self.record.state == HALF_OPEN:
             self.workforce.scheduler.probing[self.record.name] = self
         if not self.failed and (self.left or (self.parked and self.record.state == CLOSED)):
@@ -208,18 +222,27 @@ class BreakerActor(Entity[BreakerRecord]):
             self.kernel.port.later(Continue(self.record.key))
 
     def _offer(self) -> None:
-        """Give the permit to the first task that can start now; if none can, and the node is alone, to the first."""
+        """Give the permit to the first task or step that can start now; if none can, and the node is alone, to the
+        first.
+        """
         if not self.tries:
             self._ask_to_try()
             return
-        self.workforce.scheduler.probing[self.record.name] = self
-        task = self._take_first_to_start() or (None if self.kernel.node else self._first_not_paused())
+        name, uses = self.record.name, self.uses
+        self.workforce.scheduler.probing[name] = self
+        entry, step = self._first_to_start(), uses.first_to_start(name)
+        if step is not None and (entry is None or step < entry[:3]):
+            self.change(probe=uses.permit(name))
+            return
+        task = self._take(entry) or (None if self.kernel.node else self._first_not_paused())
         if task is not None:
             self.change(probe=task.record.key)
             self.kernel.send(task, PERMIT)
         elif self.kernel.node:  # another node may have a task that can start
             self.tries_since = 0
             self.kernel.notify_nodes()
+        elif (key := uses.permit(name)) is not None:
+            self.change(probe=key)
 
     def _first_not_paused(self) -> TaskActor | None:
         passed: list[TaskActor] = []
@@ -229,14 +252,13 @@ class BreakerActor(Entity[BreakerRecord]):
             self.keep(one)
         return task
 
-    def _take_first_to_start(self) -> TaskActor | None:
-        """Remove and return the first parked task that can start now."""
-        first = self._first_to_start()
-        if first is None:
+    def _take(self, entry: tuple[int, int, int, TaskActor] | None) -> TaskActor | None:
+        """Remove a parked task, and return it."""
+        if entry is None:
             return None
-        self.parked.remove(first)
+        self.parked.remove(entry)
         heapify(self.parked)
-        return first[3]
+        return entry[3]
 
     def _first_to_start(self) -> tuple[int, int, int, TaskActor] | None:
         """The entry of the first parked task that can start now. O(parked tasks); each queue is checked once."""
@@ -261,7 +283,14 @@ class BreakerActor(Entity[BreakerRecord]):
         self.looks = None
         self.workforce.scheduler.probing.pop(record.name, None)
         probe = kernel.entities.get(record.probe or 0)
-        if record.state == HALF_OPEN and probe is not None:
+        use = self.uses.of_key(record.probe) if probe is None else None
+        if record.state == HALF_OPEN and use is not None:
+            if not use.held:
+                self.workforce.scheduler.probing[record.name] = self
+                if kernel.node:  # else nothing that waits for this tool can start, either
+                    self.uses.step_back(record.name)
+                    kernel.send(self, Verdict(use.key, 0, "returned"))
+        elif record.state == HALF_OPEN and probe is not None:
             task = cast("TaskActor", probe)
             if task.record.state != TaskState.HALF_OPEN:
                 return  # the probe runs
@@ -348,6 +377,7 @@ class BreakerActor(Entity[BreakerRecord]):
 
     def entered_open(self) -> None:
         """Remove the tool's tasks from the queue, and park them until the cooldown is over."""
+        self.uses.shut(self.record.name)
         self.left += self.workforce.scheduler.withdraw(self.record.name)
         if self.parked:  # these have not got the message to go on; some have not even got the message to park
             self.left += [entry[3] for entry in self.parked if entry[3].put_off]
@@ -369,6 +399,7 @@ class BreakerActor(Entity[BreakerRecord]):
         for task in self.left:
             self.keep(task)
         self.left = []
+        self.uses.opened(self.record.name)
         if self.parked:
             self.on_continue()
 

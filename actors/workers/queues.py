@@ -1,22 +1,24 @@
-"""Queues of tasks: one for all tasks of a workstream with the same gates, and the gates at which queues wait.
+"""Queues of what waits for the same gates, and the gates at which queues wait.
 
-The scheduler moves queues and tasks.
+There is a queue for all tasks of a workstream with the same gates, and one for the steps that wait for a tool. The
+scheduler moves queues and what is in them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heappop
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..spec.model import Worker
     from ..tasks.task import TaskActor
     from .reservations import Reservation
+    from .tool_uses import WaitingUse
     from .worker import WorkerActor
 
-Key = tuple[int, int, int]  # (-priority, place, key of the task): no two are equal
-Waiting = list[tuple[Key, int, "TaskQueue"]]  # the number distinguishes two entries of a queue
+Key = tuple[int, int, int]  # (-priority, place, key of the task): those of two queues are never equal
+Waiting = list[tuple[Key, int, "GatedQueue"]]  # the number distinguishes two entries of a queue
 
 
 NO_LIMIT = 1 << 62
@@ -57,10 +59,39 @@ class Pool(ConcurrencyGate):
         return worker.engine == self.engine and self.capabilities <= frozenset(worker.abilities())
 
 
-class TaskQueue:
-    """The queued tasks of a workstream that have the same gates."""
+class GatedQueue:
+    """What waits for the same gates, the most urgent first. An item has a `ticket`: 0 if it does not wait."""
 
-    __slots__ = ("at", "gates", "heap", "key", "paused", "pool", "reserved", "tool")
+    __slots__ = ("at", "gates", "heap", "key", "paused", "reserved")
+
+    def __init__(
+        self, gates: tuple[ConcurrencyGate, ...], reserved: tuple[Reservation, ...] = (), *, paused: bool = False
+    ) -> None:
+        self.gates = gates
+        self.reserved = reserved  # reservations whose slots its tasks may use, beside free ones
+        self.paused = paused  # the workstream is paused: the queue waits in no list
+        self.heap: list[tuple[Key, int, Any]] = []  # (key, ticket, item)
+        self.key: Key = (0, 0, 0)  # the key of the queue's one valid entry
+        self.at: Waiting | None = None  # the list that contains this entry; None: nothing waits
+
+    def top(self) -> Key | None:
+        """The key of the first item that still waits."""
+        heap = self.heap
+        while heap and heap[0][2].ticket != heap[0][1]:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def entries(self) -> Iterator[tuple[Key, Any]]:
+        """The items that still wait, in no order."""
+        return ((key, item) for key, ticket, item in self.heap if item.ticket == ticket)
+
+
+class TaskQueue(GatedQueue):
+    """The queued tasks of a workstream that have the same gates. The first gate is their pool."""
+
+    __slots__ = ("pool", "tool")
+
+    heap: list[tuple[Key, int, TaskActor]]
 
     def __init__(
         self,
@@ -71,22 +102,14 @@ class TaskQueue:
         *,
         paused: bool,
     ) -> None:
+        super().__init__(gates, reserved, paused=paused)
         self.pool = pool
-        self.gates = gates
-        self.reserved = reserved  # reservations whose slots its tasks may use, beside free ones
         self.tool = tool
-        self.paused = paused  # the workstream is paused: the queue waits in no list
-        self.heap: list[tuple[Key, int, TaskActor]] = []  # (key, ticket, task)
-        self.key: Key = (0, 0, 0)  # the key of the queue's one valid entry
-        self.at: Waiting | None = None  # the list that contains this entry; None: no task waits
 
-    def top(self) -> Key | None:
-        """The key of the first task that still waits."""
-        heap = self.heap
-        while heap and heap[0][2].ticket != heap[0][1]:
-            heappop(heap)
-        return heap[0][0] if heap else None
 
-    def tasks(self) -> Iterator[tuple[Key, TaskActor]]:
-        """The tasks that still wait, in no order."""
-        return ((key, task) for key, ticket, task in self.heap if task.ticket == ticket)
+class UseQueue(GatedQueue):
+    """The steps that wait for a unit of one tool."""
+
+    __slots__ = ()
+
+    heap: list[tuple[Key, int, WaitingUse]]

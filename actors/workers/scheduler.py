@@ -14,6 +14,8 @@ Rules
   left some room. So a decision costs O(log n), however many tasks wait behind a limit.
 - A queue has at most one valid entry, in the list `at`; an invalid entry is dropped when it reaches the top.
 - A task that leaves the queue in another way gives up its ticket; its heap entry is dropped when it reaches the top.
+- Steps of running bodies that wait for a tool stand in the same line at the tool's gate, by the priority and place of
+  their tasks (`tool_uses.py`).
 """
 
 from __future__ import annotations
@@ -24,14 +26,17 @@ from typing import TYPE_CHECKING, cast
 
 from ...machines import WorkstreamState
 from ..kernel.transaction import NO_ENGINE, CallOrder
-from ..messages.inputs import TRIP, Assign, Message, Queued, Release, TimerFired, ToolShares, Unroutable
+from ..messages.commands import LeaveTool
+from ..messages.inputs import TRIP, Assign, BodyOver, Message, Queued, Release, TimerFired, ToolShares, Unroutable
 from ..spec.model import ON_CLUSTER
 from ..tasks.attempts import IN_QUEUE
-from .queues import NO_LIMIT, ConcurrencyGate, Key, Pool, TaskQueue, Waiting
+from .queues import NO_LIMIT, ConcurrencyGate, GatedQueue, Key, Pool, TaskQueue, Waiting
 from .reservations import Reservation, Reservations
 from .tool_quota import ToolQuotas
+from .tool_uses import ToolUses
 
 if TYPE_CHECKING:
+    from ..messages.commands import UseTool
     from ..spec.model import Task
     from ..tasks.task import TaskActor
     from .breaker import BreakerActor
@@ -51,11 +56,13 @@ class SchedulerActor:
         self.stopped = False
         self.reservations = Reservations(self)
         self.tool_quotas = ToolQuotas(self) if self.kernel.node else None
+        self.tool_uses = ToolUses(self)
         self.clear()
 
     def clear(self) -> None:
         """Drop all derived state, before it is rebuilt."""
         self.reservations.clear()
+        self.tool_uses.clear()
         self.ready: Waiting = []
         self.queues: dict[int, dict[tuple[object, ...], TaskQueue]] = {}  # by workstream
         self.pools: dict[tuple[str, frozenset[str]], Pool] = {}
@@ -69,7 +76,7 @@ class SchedulerActor:
         self.to_match = False
 
     def receive(self, message: Message) -> None:
-        """Queue a task, take back a slot, or receive a timer or the shares of tools."""
+        """Queue a task, take back a slot or a unit of a tool, or receive a timer or the shares of tools."""
         if isinstance(message, Queued):
             task = cast("TaskActor", self.kernel.entities[message.key])
             if task.record.state in IN_QUEUE:
@@ -79,6 +86,10 @@ class SchedulerActor:
                     self.queue(task)
         elif isinstance(message, Release):
             self.free(message.slot)
+        elif isinstance(message, LeaveTool):
+            self.tool_uses.leave(message)
+        elif isinstance(message, BodyOver):
+            self.tool_uses.body_over(message.token)
         elif isinstance(message, TimerFired):
             self.reservations.yield_idle()
         elif isinstance(message, ToolShares) and self.tool_quotas is not None:
@@ -103,6 +114,7 @@ class SchedulerActor:
         if gate is not None and not gate.used:
             del self.tools[tool]
             self.rests.pop(tool, None)
+            self.tool_uses.forget(tool)
             if self.tool_quotas is not None:
                 self.tool_quotas.forget(tool)
 
@@ -136,11 +148,11 @@ class SchedulerActor:
             self._join(pool, worker)
         for queue in self._queues():
             if queue.pool in new:
-                for _, task in queue.tasks():
+                for _, task in queue.entries():
                     if not task.record.routable:
                         self.kernel.send(task, Unroutable(None))
             elif not queue.pool.workers and ON_CLUSTER in (worker.record.engine, queue.pool.engine):
-                for _, task in list(queue.tasks()):
+                for _, task in list(queue.entries()):
                     self._moved(task)
         self.reservations.tell_short()
         self.reservations.workers_changed()
@@ -164,7 +176,7 @@ class SchedulerActor:
         self.reservations.tell_short()
         for queue in self._queues():
             if not queue.pool.workers and not self._may_come(queue.pool):
-                for _, task in list(queue.tasks()):
+                for _, task in list(queue.entries()):
                     if not self._moved(task):
                         self.kernel.send(task, Unroutable(self._nobody(queue.pool, task.spec)))
 
@@ -249,16 +261,24 @@ class SchedulerActor:
         task.ticket = self.tickets
         key = (-task.priority, task.record.place, task.record.key)
         heappush(queue.heap, (key, task.ticket, task))
+        self.stand(queue, key)
+        return queue.pool
+
+    def use_tool(self, task: TaskActor, message: UseTool) -> None:
+        """Give a step of a task's running body a unit of a tool, or let it wait for one."""
+        self.tool_uses.ask(task, message)
+
+    def stand(self, queue: GatedQueue, key: Key) -> None:
+        """Put a queue whose first item has this key into a list, unless it stands in one as well."""
         if queue.at is None:
             self._stand(queue, key, self.ready)
         elif key < queue.key:
             self._stand(queue, key, queue.at)
-            if self.tool_quotas is not None and queue.at is not self.ready:  # a more urgent task than reported
+            if self.tool_quotas is not None and queue.at is not self.ready:  # a more urgent one than reported
                 self.tool_quotas.signal()
-        return queue.pool
 
-    def _stand(self, queue: TaskQueue, key: Key, at: Waiting) -> None:
-        """Put the queue's entry into a list, with the key of its first task."""
+    def _stand(self, queue: GatedQueue, key: Key, at: Waiting) -> None:
+        """Put the queue's entry into a list, with the key of its first item."""
         self.entries += 1
         queue.key = key
         queue.at = at
@@ -285,16 +305,21 @@ class SchedulerActor:
         gates: list[ConcurrencyGate] = [self.pool(task.engine, frozenset(task.spec.capabilities))]
         if (limit := task.stream.spec.max_parallel) is not None:
             gates.append(self.streams.setdefault(task.record.workstream, ConcurrencyGate(limit)))
-        tool = task.spec.tool
-        if tool is not None:
-            gate = self.tools.get(tool)
-            if gate is None:  # also without a limit: one may be declared while its tasks run
-                gate = self.tools[tool] = ConcurrencyGate(NO_LIMIT)
-                self._set_limit(tool, gate, self.workforce.tool_limits.of(tool))
-            if tool not in self.rests:
-                self.rests[tool] = ConcurrencyGate(0 if tool in self.resting else NO_LIMIT)
-            gates += (self.rests[tool], gate)  # a queue at the first gate does not request the second
+        if task.spec.tool is not None:
+            gates += self.gates_of(task.spec.tool)
         return tuple(gates)
+
+    def gates_of(self, tool: str) -> tuple[ConcurrencyGate, ConcurrencyGate]:
+        """The gate that is shut while a tool rests, and that of its limit. A queue at the first does not request the
+        second.
+        """
+        gate = self.tools.get(tool)
+        if gate is None:  # also without a limit: one may be declared while its tasks run
+            gate = self.tools[tool] = ConcurrencyGate(NO_LIMIT)
+            self._set_limit(tool, gate, self.workforce.tool_limits.of(tool))
+        if tool not in self.rests:
+            self.rests[tool] = ConcurrencyGate(0 if tool in self.resting else NO_LIMIT)
+        return self.rests[tool], gate
 
     def rest(self, tool: str, *, resting: bool) -> None:
         """Begin or end the rest of a tool: while it rests, none of its tasks starts."""
@@ -357,12 +382,14 @@ class SchedulerActor:
                 self._wake_others(queue)
         if self.reservations.at_work or self.probing:
             self._have_looked()
+        if self.tool_uses.asked:
+            self.tool_uses.tell_waiting()
 
-    def _serve(self, queue: TaskQueue, first: Key | None) -> None:
-        """Start tasks of a queue while its gates are open, and no other queue has a more urgent task."""
+    def _serve(self, queue: GatedQueue, first: Key | None) -> None:
+        """Start tasks or steps of a queue while its gates are open, and no other queue has a more urgent one."""
         ready = self.ready
         while first is not None and not (ready and ready[0][0] < first):
-            taken = self.reservations.held_for(queue) if queue.reserved else None
+            taken = self.reservations.held_for(queue) if queue.reserved and isinstance(queue, TaskQueue) else None
             for gate in queue.gates if taken is None else queue.gates[1:]:
                 if gate.used >= gate.limit:
                     self._stand(queue, first, gate.waiting)
@@ -370,7 +397,11 @@ class SchedulerActor:
                         self.tool_quotas.shut(gate)
                     self._wake_others(queue)
                     return
-            self._give(queue, heappop(queue.heap)[2], taken)
+            item = heappop(queue.heap)[2]
+            if isinstance(queue, TaskQueue):
+                self._give(queue, item, taken)
+            else:
+                self.tool_uses.grant(item)
             self._wake_others(queue)
             first = queue.top()
         self._again(queue, first)
@@ -401,8 +432,8 @@ class SchedulerActor:
             return False
         return all(gate.used < (gate.limit if gate.most is None else gate.most) for gate in queue.gates[1:])
 
-    def _again(self, queue: TaskQueue, first: Key | None) -> None:
-        """Put the queue back into the ready list with its present first task, if it has one."""
+    def _again(self, queue: GatedQueue, first: Key | None) -> None:
+        """Put the queue back into the ready list with its present first item, if it has one."""
         if first is None:
             queue.at = None
         else:
@@ -455,7 +486,7 @@ class SchedulerActor:
                 if pool.waiting:
                     self.wake(pool)
 
-    def _wake_others(self, queue: TaskQueue) -> None:
+    def _wake_others(self, queue: GatedQueue) -> None:
         """Wake the best queues that are parked at this queue's gates, if the gates still have room."""
         for gate in queue.gates:
             if gate.waiting and gate.used < gate.limit:

@@ -30,7 +30,7 @@ import msgspec
 if TYPE_CHECKING:
     from ..kernel.transaction import CallOrder
     from ..messages.inputs import ToolShares
-    from .queues import ConcurrencyGate, Key, TaskQueue, Waiting
+    from .queues import ConcurrencyGate, GatedQueue, Key, Waiting
     from .scheduler import SchedulerActor
 
 Item = TypeVar("Item")
@@ -80,7 +80,11 @@ class ToolQuotas:
 
     def freed(self, slot: CallOrder) -> None:
         """Signal a free slot that is beyond the share, or that other nodes wait for."""
-        for gate in slot.gates[1:]:
+        self.freed_at(slot.gates[1:])
+
+    def freed_at(self, gates: tuple[ConcurrencyGate, ...]) -> None:
+        """`freed`, for a slot at these gates."""
+        for gate in gates:
             if gate.most is not None and (gate.scarce or gate.used >= gate.limit):
                 self.signal()
 
@@ -144,8 +148,8 @@ class ToolQuotas:
         return ToolWant(most, gate.used, urgent, -level, all_of_them - urgent, share)
 
 
-def _queues(gate: ConcurrencyGate, level: float) -> Iterator[TaskQueue]:
-    """The queues at a gate whose first task has at least this level (-priority), best first."""
+def _queues(gate: ConcurrencyGate, level: float) -> Iterator[GatedQueue]:
+    """The queues at a gate whose first task or step has at least this level (-priority), best first."""
     waiting: Waiting = gate.waiting
     for key, _, queue in _down(waiting, level):
         if queue.at is waiting and queue.key == key and not queue.paused and queue.top() is not None:

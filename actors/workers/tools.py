@@ -12,10 +12,10 @@ Rules
   one notice reports that at its submission; the workstream is not refused.
 - The last workstream decides the breaker's settings, not the first: breakers outlive jobs and restarts, and a changed
   setting should take effect. Settings that no workstream may overrule belong to the runtime.
-- A breaker is created once a workstream is submitted that declares the tool or has a task of it, or if the runtime
-  declares the tool. It stays, unless there are more than `BREAKERS_KEPT`: then breakers are released that are closed,
-  have counted nothing, and whose tools no living job uses or declares. If nodes share tools, a breaker with unsent news
-  stays; after a release, a message about an unhealthy tool creates its breaker again.
+- A breaker is created once a workstream is submitted that declares the tool or has a task of it, if the runtime
+  declares the tool, or when a step uses it. It stays, unless there are more than `BREAKERS_KEPT`: then breakers are
+  released that are closed, have counted nothing, and whose tools no living job uses or declares. If nodes share tools,
+  a breaker with unsent news stays; after a release, a message about an unhealthy tool creates its breaker again.
 """
 
 from __future__ import annotations
@@ -93,6 +93,15 @@ def heard(workforce: Workforce, message: ToolHeard) -> None:
         known = _new(workforce, message.tool, workforce.kernel.tools.get(message.tool))
     if known is not None:
         known.receive(message)
+
+
+def breaker_for_step(workforce: Workforce, name: str) -> BreakerActor:
+    """The breaker of a tool that a step uses: made with the first step, if no workstream declares or uses the tool."""
+    known = workforce.breakers.get(name)
+    if known is None:
+        known = _new(workforce, name, None)
+        workforce.tool_limits.settle(name)
+    return known
 
 
 def _new(workforce: Workforce, name: str, said: Tool | None) -> BreakerActor:

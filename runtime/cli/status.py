@@ -170,7 +170,7 @@ def _show_task(reader: JournalQueries, task: TaskRecord, progress: Progress | No
             for one in task.test_results
         ]
         table(("test", "result", "took", "reason"), rows)
-    _show_steps(steps)
+    _show_steps(steps, reader)
     _show_published(published_by(steps))
     for one in ends:
         whose = f"attempt {one['attempt']} " if one["attempt"] else ""
@@ -179,17 +179,19 @@ def _show_task(reader: JournalQueries, task: TaskRecord, progress: Progress | No
             echo(f"  {line}")
 
 
-def _show_steps(steps: list[StepRecord]) -> None:
+def _show_steps(steps: list[StepRecord], reader: JournalQueries) -> None:
     """Show the newest steps of a flow, in their order."""
     from . import words  # noqa: PLC0415
 
+    waits = any(step.waits_for_tool is not None for step in steps)
+    breakers = {one.name: one for one in reader.breakers()} if waits else {}
     first = max(len(steps) - _MOST_STEPS, 0)
     if first:
         echo(f"{first:,} earlier steps: --json shows all")
-    rows = [
-        [str(number), step.label, step.state, _milliseconds(step.duration_ms), str(step.tries), words.step(step)]
-        for number, step in enumerate(steps[first:], first + 1)
-    ]
+    rows: list[list[str]] = []
+    for number, step in enumerate(steps[first:], first + 1):
+        took, why = _milliseconds(step.duration_ms), words.step(step, breakers)
+        rows.append([str(number), step.label, step.state, took, str(step.tries), why])
     if rows:
         table(("no.", "step", "state", "took", "tries", "error"), rows)
 
@@ -312,8 +314,8 @@ def _step(step: StepRecord) -> dict[str, Any]:
     from ...actors.records.transition import iso  # noqa: PLC0415
 
     names = (
-        "label", "name", "number", "function", "state", "attempt", "tries", "worker_id", "duration_ms", "result",
-        "error", "error_type", "category", "traceback",
+        "label", "name", "number", "function", "state", "attempt", "tries", "worker_id", "tool", "tool_use",
+        "duration_ms", "result",        "error", "error_type", "category", "traceback",
     )  # fmt: skip
     times = {name: getattr(step, name) for name in ("began_at", "ended_at", "due_at")}
     more = {name: None if at is None else iso(at) for name, at in times.items()}

@@ -133,7 +133,7 @@ def _found(reader: JournalQueries) -> Iterator[dict[str, Any]]:
     from .reading import LIVING  # noqa: PLC0415
 
     breakers = reader.breakers()
-    open_until = {one.name: one.due_at for one in breakers if one.state == "open" and one.due_at is not None}
+    tools = {one.name: one for one in breakers}
     for job in reversed(reader.jobs(states=LIVING, limit=2**31)):
         if job.state in _JOB:
             yield _one(job, job.id, _JOB[job.state])
@@ -142,7 +142,7 @@ def _found(reader: JournalQueries) -> Iterator[dict[str, Any]]:
             continue
         if last.state in _WORKSTREAM:
             yield _one(last, job.id, _WORKSTREAM[last.state])
-        yield from _tasks(reader, last, job.id, open_until)
+        yield from _tasks(reader, last, job.id, tools)
     for worker in reader.workers():
         if worker.finished_at is None and worker.state in _WORKER:
             yield _one(worker, worker.name, _WORKER[worker.state])
@@ -181,7 +181,7 @@ def _machine(reader: JournalQueries, record: MachineRecord) -> str:
 
 
 def _tasks(
-    reader: JournalQueries, run: WorkstreamRecord, job_id: str, open_until: dict[str, float]
+    reader: JournalQueries, run: WorkstreamRecord, job_id: str, tools: dict[str, BreakerRecord]
 ) -> Iterator[dict[str, Any]]:
     from shlex import quote  # noqa: PLC0415
 
@@ -213,24 +213,32 @@ def _tasks(
                 "callboard retry TARGET",
             )
         if task.state == "running" and task.flow:
-            waits, to_send = _step_of(reader, task)
-            what, command = what + waits, to_send or command
+            waits, helps = _step_of(reader, task, tools)
+            what, command = what + waits, helps or command
         tool = spec().tasks[task.index].tool if "TOOL" in command else None
         if tool is not None:
-            what += _until(open_until.get(tool, 0.0))
+            breaker = tools.get(tool)
+            what += _until(0.0 if breaker is None or breaker.state != "open" else breaker.due_at or 0.0)
         yield _one(task, target, (what, command.replace("TOOL", quote(tool or target))))
 
 
-def _step_of(reader: JournalQueries, task: TaskRecord) -> tuple[str, str]:
-    """Name the step of a running body that waits for a time or a message, the one that waits longest, and the command
-    that sends it the message; empty if none does.
+def _step_of(reader: JournalQueries, task: TaskRecord, tools: dict[str, BreakerRecord]) -> tuple[str, str]:
+    """Name the step of a running body that waits for a time, a message or a tool, the one that waits longest, and the
+    command that helps; empty if none does.
     """
     from shlex import quote  # noqa: PLC0415
 
-    waits = [step for step in reader.steps(task.flow) if step.ended_at is None and (step.due_at or step.awaits)]
+    from . import words  # noqa: PLC0415
+
+    open_ = [step for step in reader.steps(task.flow) if step.ended_at is None]
+    waits = [step for step in open_ if step.due_at or step.awaits or step.waits_for_tool]
     if not waits:
         return "", ""
     step = max(waits, key=lambda step: step.due_at or math.inf)
+    if (name := step.waits_for_tool) is not None:
+        well = name not in tools or tools[name].state == "closed"
+        what = f", which waits in its step {step.label} for {words.tool(name, tools)}"
+        return what, "callboard tools" if well else f"callboard breaker reset {quote(name)}"
     until = "" if step.due_at is None else _until(step.due_at)
     if step.awaits is None:
         return f", which waits in its step {step.label}{until}", ""

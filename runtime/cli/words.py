@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from ...actors.records.base import Record
-from ...actors.records.entities import JobRecord, WorkstreamRecord
-from ...actors.records.step import StepRecord
+from ...actors.records.entities import BreakerRecord, JobRecord, WorkstreamRecord
+from ...actors.records.step import HOLDS, StepRecord
 from ...actors.records.task import TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.times import untold
@@ -196,11 +197,28 @@ def tried(task: TaskRecord) -> str:
     return f"{task.attempt}/{task.most_attempts}" + (f" ({', '.join(more)})" if more else "")
 
 
-def step(record: StepRecord) -> str:
-    """Write what a step waits for, until when, and its error: "until 2026-11-28 12:03:04 CET; ValueError: ..."."""
-    message = "" if record.awaits is None else f"for message {record.awaits!r}"
+def step(record: StepRecord, breakers: Mapping[str, BreakerRecord] = MappingProxyType({})) -> str:
+    """Write what a step waits for, until when, and its error: "until 2026-11-28 12:03:04 CET; ValueError: ...".
+
+    breakers: by the names of their tools, for a step that waits for a tool.
+    """
+    what = "" if record.awaits is None else f"for message {record.awaits!r}"
+    if record.waits_for_tool is not None:
+        what = f"for {tool(record.waits_for_tool, breakers)}"
+    elif record.ended_at is None and record.tool_use == HOLDS:
+        what = f"runs with tool {record.tool!r}"
     until = f"until {due(record.due_at)}" if record.ended_at is None and record.due_at is not None else ""
-    return "; ".join(filter(None, (" ".join(filter(None, (message, until))), brief(record.error))))
+    return "; ".join(filter(None, (" ".join(filter(None, (what, until))), brief(record.error))))
+
+
+def tool(name: str, breakers: Mapping[str, BreakerRecord]) -> str:
+    """Write which tool a step waits for, and whether for its breaker: "tool 'x', whose breaker is open (until ...)"."""
+    breaker = breakers.get(name)
+    if breaker is None or breaker.state == "closed":
+        at = None if breaker is None else breaker.not_before
+        return f"tool {name!r}" + ("" if at is None else f", which rests until {due(at)}")
+    until = f" (until {due(breaker.due_at)})" if breaker.state == "open" and breaker.due_at is not None else ""
+    return f"tool {name!r}, whose breaker is {str(breaker.state).replace('_', ' ')}{until}"
 
 
 _BAR = 10

@@ -14,6 +14,7 @@ Rules (DESIGN section 10)
 - A body goes on once its step is durable. It gets the value that the journal holds, as after a restart.
 - A step's start is not journaled: if the process dies meanwhile, the step runs again.
 - Only Exceptions fail a step. Cancellations and exits of the body pass through, and nothing is kept.
+- Each try of a step with a tool holds a unit of the tool, and tells how it has ended. The wait for one lends the slot.
 - A wait between two tries above `DURABLE_WAIT` is journaled with its due time, and lends the slot.
 - The functions of steps run in the process of the body. The operations of the runtime that they need are in `FlowPort`:
   `runtime/flows/flows.py` has it in the runtime's process, `engines/process/flow_proxy.py` in a worker's.
@@ -45,14 +46,16 @@ from ...actors.messages.errors import (
     ReceiveTimeout,
     RetryAfter,
 )
+from ...actors.messages.inputs import CallEnded
 from ...actors.records.step import PUBLISH, RECEIVE, SEND, VERSION, StepRecord
 from ...actors.spec.backoff import delay
 from ...actors.user_code import contained, is_a
 from ..functions.import_paths import same_names, spoken
 from ..values import LARGEST, NotSerialisable, checked
 from . import step_errors
+from .failures import describe
 from .receiving import Outgoing, addressed
-from .steps import BoundStep, MessageRequest, Step, bound_of, checked_part, inside
+from .steps import BoundStep, MessageRequest, Step, ToolRequest, bound_of, checked_part, inside
 
 if TYPE_CHECKING:
     from random import Random
@@ -132,6 +135,16 @@ class FlowPort(Protocol):
         """Wait for a message of that name, or for a time (UTC epoch seconds), without a slot."""
         ...
 
+    async def use_tool(self, token: int, request: ToolRequest) -> StepRecord:
+        """Wait for a unit of a tool, without a slot. Returns the record of the step. Whatever it raises, `leave_tool`
+        has to be called. Raises AttemptOver if the attempt has ended.
+        """
+        ...
+
+    def leave_tool(self, token: int, number: int, ended: CallEnded) -> None:
+        """Give back a unit of a tool, or wait no longer for one. ended: how the function of the step has ended."""
+        ...
+
     async def send(self, token: int, message: Outgoing) -> None:
         """Send a message, once under its request_id. Raises the errors of `JobHandle.send`, and LookupError."""
         ...
@@ -193,6 +206,7 @@ class Flow:
         self._versions: dict[str, int] = {}
         self._receiving: dict[tuple[str, int], Receiving] = {}  # requests that are not answered yet, by their steps
         self._asked: set[tuple[str, int]] = set()  # steps of receives for which no message was there
+        self._uses = 0  # of tools, by tries of steps
         self.running = 0  # functions of steps that run now
         self.asleep = False  # its body is being dropped: nothing is run and persisted any more
         self.rested_until = 0.0  # UTC epoch seconds: waits up to here are over, though the wall clock was set back
@@ -226,7 +240,7 @@ class Flow:
             raise row
         if row.ended_at is not None:
             return _result_of(row)
-        if step.on_loop or row.key or step.retry.max_attempts != 1:
+        if step.on_loop or row.key or step.retry.max_attempts != 1 or step.tool is not None:
             return _result_of(self.flows.blocking(lambda: self._run_new(step, row, args, kwargs), self.connection))
         new = msgspec.structs.replace(row, began_at=self.flows.now(), tries=1)
         try:
@@ -424,10 +438,16 @@ class Flow:
         while True:
             if now.due_at:
                 await self.flows.pause(self.token, now.due_at)
-            now = msgspec.structs.replace(now, tries=now.tries + 1, due_at=None)
+            use = 0
+            if step.tool is not None:
+                use, now = await self._use_tool(step.tool, now)
+            now = msgspec.structs.replace(now, tries=now.tries + 1, due_at=None, tool=step.tool, tool_use=None)
+            late = None if step.timeout is None else _late(now, step.timeout)
             try:
-                ended = self._success(now, await self._try(step, now.label, args, kwargs))
+                ended = self._success(now, await self._try(step, now.label, late, args, kwargs))
             except Exception as error:
+                if use:
+                    self._leave_tool(use, "failed", error, timed_out=error is late)
                 failed = self._failure(now, error)
                 wait = self._wait(step, failed, error)
                 if wait is None:
@@ -436,11 +456,47 @@ class Flow:
                 now = msgspec.structs.replace(failed, ended_at=None, due_at=self.flows.now() + wait)
                 if wait > DURABLE_WAIT:
                     now = await self._keep(now)
+            except BaseException:
+                if use:
+                    self._leave_tool(use, "cancelled")
+                raise
             else:
+                if use:
+                    self._leave_tool(use, "ok")
                 return await self._keep(ended)
 
-    async def _try(self, step: Step[..., Any], label: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the function of a step once, in a thread if it is a plain one."""
+    async def _use_tool(self, tool: str, row: StepRecord) -> tuple[int, StepRecord]:
+        """Wait for a unit of a tool. Returns the number of its use, and the row, which may have got a key."""
+        self._uses += 1
+        use, row = self._uses, msgspec.structs.replace(row, due_at=None, tool=tool, tool_use=None)
+        try:
+            return use, await self.flows.use_tool(self.token, ToolRequest(use, tool, row))
+        except BaseException:
+            self._leave_tool(use, "cancelled")
+            raise
+
+    def _leave_tool(
+        self, use: int, status: str, error: BaseException | None = None, *, timed_out: bool = False
+    ) -> None:
+        """Give back a unit of a tool. error: of the function; timed_out: it is that of the limit of one try."""
+        ended = CallEnded(self.token, status)
+        if error is not None:
+            told = describe(error, self._mask)
+            ended = CallEnded(
+                self.token, status, error_type="timed_out" if timed_out else told.type, permanent=told.permanent,
+                retry_after=told.retry_after, category=told.category, kinds=told.kinds, leaves=told.leaves,
+            )  # fmt: skip
+        self.flows.leave_tool(self.token, use, ended)
+
+    async def _try(
+        self,
+        step: Step[..., Any],
+        label: str,
+        late: TimeoutError | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Call the function of a step once, in a thread if it is a plain one. late: raised at the step's time limit."""
         with anyio.CancelScope() as scope:
             timer = None if step.timeout is None else self.flows.after(step.timeout, scope.cancel)
             self.running += 1
@@ -454,7 +510,8 @@ class Flow:
                 self.running -= 1
                 if timer is not None:
                     timer()
-        raise TimeoutError(f"step {label!r} took longer than {step.timeout:g} s")
+        assert late is not None  # noqa: S101 - only a time limit cancels the scope
+        raise late
 
     def _wait(self, step: Step[..., Any], failed: StepRecord, error: Exception) -> float | None:
         """Seconds before the next try; None if there is none."""
@@ -764,6 +821,10 @@ def _too_late(row: StepRecord, wanted: Wanted) -> ReceiveTimeout:
     waited = "" if wanted.timeout is None else f" within {wanted.timeout:g} s"
     due = None if row.due_at is None else datetime.fromtimestamp(row.due_at, UTC).isoformat(timespec="seconds")
     return ReceiveTimeout(f"no message {wanted.name!r} came{waited}" + (f", until {due}" if due else ""))
+
+
+def _late(row: StepRecord, limit: float) -> TimeoutError:
+    return TimeoutError(f"step {row.label!r} took longer than {limit:g} s")
 
 
 def _place_of(row: StepRecord) -> tuple[str, int]:

@@ -4,6 +4,7 @@ Rules
 - A step is known by its name (the last part of its function's path, unless `name` is given) and by its number: which
   call of that name it is in its flow.
 - The policies of a step belong to its function: so they never have the same names as the function's own arguments.
+- A step with a tool holds a unit of it while its function runs (`actors/workers/tool_uses.py`).
 - A step that is called outside of a flow is a plain call of its function. A step inside the function of another step
   is refused: only the outer one would be kept.
 
@@ -22,6 +23,7 @@ import msgspec
 
 from ...actors.records.step import StepRecord
 from ...actors.spec.model import Retry
+from ...actors.spec.names import name_problem
 from ...actors.times import Duration, seconds
 from ...actors.user_code import is_a, plain_text
 from ..dispatch.abandoned_threads import running_body
@@ -137,6 +139,18 @@ class MessageRequest(msgspec.Struct, frozen=True, array_like=True):
     keep: bool
 
 
+class ToolRequest(msgspec.Struct, frozen=True, array_like=True):
+    """A request for a unit of a tool, for a step that is about to run. number: of the use, among those of the body.
+
+    alone: whether no other step of the body runs.
+    """
+
+    number: int
+    tool: str
+    step: StepRecord
+    alone: bool = True
+
+
 class FlowFacts(msgspec.Struct, frozen=True, array_like=True):
     """The facts that another process needs to replay a flow. now: the runtime's clock (UTC epoch seconds).
 
@@ -158,7 +172,12 @@ class Step(Generic[P, R]):
     """A function that is durable inside a flow: made by `step`."""
 
     def __init__(
-        self, func: Callable[P, R], name: str | None = None, retry: Retry = ONCE, timeout: Duration | None = None
+        self,
+        func: Callable[P, R],
+        name: str | None = None,
+        retry: Retry = ONCE,
+        timeout: Duration | None = None,
+        tool: str | None = None,
     ) -> None:
         if isinstance(func, Step):
             raise TypeError(f"{func!r} is a step already")
@@ -171,6 +190,7 @@ class Step(Generic[P, R]):
         self.path = name or f"{module_name(str(getattr(named, '__module__', '')))}:{path}"
         self.retry = retry
         self.timeout = None if timeout is None else seconds(timeout)
+        self.tool = None if tool is None else _checked_tool(tool)
         self.on_loop = is_async(func)
         if timeout is not None and not self.on_loop:
             raise TypeError(
@@ -227,10 +247,10 @@ class BoundStep(Generic[R]):
 
 @overload
 def step(func: Callable[P, R], /, *, name: str | None = None, retry: Retry | None = None,
-         timeout: Duration | None = None) -> Step[P, R]: ...  # fmt: skip
+         timeout: Duration | None = None, tool: str | None = None) -> Step[P, R]: ...  # fmt: skip
 @overload
-def step(*, name: str | None = None, retry: Retry | None = None,
-         timeout: Duration | None = None) -> Callable[[Callable[P, R]], Step[P, R]]: ...  # fmt: skip
+def step(*, name: str | None = None, retry: Retry | None = None, timeout: Duration | None = None,
+         tool: str | None = None) -> Callable[[Callable[P, R]], Step[P, R]]: ...  # fmt: skip
 def step(
     func: Callable[..., Any] | None = None,
     /,
@@ -238,17 +258,19 @@ def step(
     name: str | None = None,
     retry: Retry | None = None,
     timeout: Duration | None = None,
+    tool: str | None = None,
 ) -> Any:
     """Make a function a step: inside the body of a task it is durable, elsewhere it is a plain call.
 
     name: the step's name, and its identity in the history of running flows: a step with a name of its own can be moved
     and renamed (by default the last part of the function's path). retry: how often it is tried (once). timeout: of one
-    try. Raises TypeError for what is no function, ValueError for a name that is empty or too long, or a lambda without
-    a name.
+    try. tool: what its function uses: each try has one of the tool's parallel uses, waits while there is none or the
+    tool's breaker is open, and counts for that breaker. Raises TypeError for what is no function, ValueError for a name
+    that is empty or too long, or a lambda without a name.
     """
     if func is None:
-        return functools.partial(step, name=name, retry=retry, timeout=timeout)
-    return Step(func, name, ONCE if retry is None else retry, timeout)
+        return functools.partial(step, name=name, retry=retry, timeout=timeout, tool=tool)
+    return Step(func, name, ONCE if retry is None else retry, timeout, tool)
 
 
 def present_flow() -> Flow | None:
@@ -292,6 +314,13 @@ def _checked(name: str, *, named: bool) -> str:
             f"'#', and does not begin with {OWN!r}"
         )
     return name
+
+
+def _checked_tool(tool: object) -> str:
+    tool = plain_text(tool, "the tool of a step")
+    if problem := name_problem(tool):
+        raise ValueError(f"the tool of a step: the name {tool!r:.80} {problem}")
+    return tool
 
 
 def checked_part(name: object, what: str, before: str) -> str:

@@ -17,10 +17,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import anyio
 import msgspec
 
-from ...actors.messages.commands import AwaitMessage, KeepStep, LeaveMessages, Reply, TakeMessage
+from ...actors.messages.commands import (
+    AwaitMessage,
+    KeepStep,
+    LeaveMessages,
+    LeaveTool,
+    Reply,
+    TakeMessage,
+    UseTool,
+)
 from ...actors.messages.errors import AttemptOver, FlowAsleep, TaskCancelled
 from ...actors.messages.inputs import CallEnded
-from ...actors.records.step import StepRecord
+from ...actors.records.step import WAITS, StepRecord
 from ...actors.tasks.attempt_clock import RUNNING
 from ...actors.user_code import message_of
 from ..dispatch.runners import RunnerPool
@@ -29,6 +37,7 @@ from ..engines.from_thread import await_on_loop
 from . import sleeping
 from .lent_slots import LentSlots, unheard
 from .sleeping import SleepingFlows
+from .tool_waits import ToolWait
 
 if TYPE_CHECKING:
     from random import Random
@@ -37,7 +46,7 @@ if TYPE_CHECKING:
     from ..engines.connection import Connection
     from ..engines.flow import Flow
     from ..engines.receiving import Outgoing
-    from ..engines.steps import FlowFacts, MessageRequest
+    from ..engines.steps import FlowFacts, MessageRequest, ToolRequest
     from ..handles.jobs import JobHandle
     from ..host import KernelHost
     from ..journal.contract import Reader
@@ -333,6 +342,43 @@ class Flows:
                 cancel()
             if alone:
                 self._goes_on(token)
+
+    def ask_tool(self, token: int, request: ToolRequest) -> ToolWait:
+        """Ask for a unit of a tool, at once. `leave_tool` has to be called when it is not needed any more."""
+        wait = ToolWait()
+        self._host.tell(
+            UseTool(token, request.number, request.tool, request.step, Reply(wait.answered), Reply(wait.came))
+        )
+        return wait
+
+    async def use_tool(
+        self,
+        token: int,
+        request: ToolRequest,
+        wait: ToolWait | None = None,
+        lending: Callable[[int], object] | None = None,
+    ) -> StepRecord:
+        """Wait for a unit of a tool, without a slot. Returns the record of the step. wait: if it was asked for already.
+        lending: as for `pause`. Raises AttemptOver if the attempt has ended.
+        """
+        wait = wait or self.ask_tool(token, request)
+        row = await wait.answer()
+        if row.tool_use != WAITS:
+            return row
+        if lending is not None:
+            lending(token)
+        if request.alone:
+            self._pauses[token] += 1
+        try:
+            await self.lent.while_waiting(token, wait.got.wait)
+        finally:
+            if request.alone:
+                self._goes_on(token)
+        return row
+
+    def leave_tool(self, token: int, number: int, ended: CallEnded) -> None:
+        """Give back a unit of a tool, or wait no longer for one. ended: how the function of the step has ended."""
+        self._host.tell(LeaveTool(token, number, ended))
 
     async def send(self, token: int, message: Outgoing) -> None:
         """Send a message to a job, once under its request_id. Raises the errors of `JobHandle.send`, LookupError if

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from ...actors.messages.errors import TooManyMessages
+from ...actors.messages.inputs import CallEnded
 from ...actors.records.step import StepRecord
 from ...actors.spec.model import Approval, Workstream
 from ...actors.spec.validate import SpecificationError
@@ -28,15 +29,20 @@ from ..commands.wire_errors import answer_to
 from ..dispatch.runners import BodyCancelled, RunnerPool, Running
 from ..engines.context import connection_of
 from ..engines.receiving import Outgoing
-from ..engines.steps import MessageRequest
+from ..engines.steps import MessageRequest, ToolRequest
 from ..engines.workers.wire import ALONE, BodyRequest, RequestAnswer, RequestRefusal, RequestWithdrawn
 
 if TYPE_CHECKING:
     from ..engines.context import TaskContext
     from ..execution.approval_waiters import ApprovalWaiters
     from ..flows.flows import Flows
+    from ..flows.tool_waits import ToolWait
     from ..handles.services import Services
     from .child_jobs import Children
+
+
+_AT_ONCE = frozenset({"keep", "take", "tool", "leave"})
+"""The requests of which order counts: they are handled before the engine's next report."""
 
 
 class RequestingEngine(Protocol):
@@ -76,17 +82,28 @@ class WorkerRequests:
         self._runners = runners
         self._engine = engine
         self._running: dict[int, dict[int, Running[bytes]]] = {}  # by token, then request number
+        self._tools: dict[tuple[int, int], ToolWait] = {}  # requests for tools, until `take` has them
 
     def keeps(self, context: TaskContext, want: BodyRequest | RequestWithdrawn) -> bool:
-        """Persist a step, if that is what a body requests. Returns whether it is.
+        """Persist a step, or give back its tool, if that is what a body requests. Returns whether it is.
 
         This is done at once: the engine's next report may be the end of the attempt, after which no step is accepted.
+        A tool is asked for at once, too, since the request to give it back may follow.
         """
-        if isinstance(want, RequestWithdrawn) or want.what not in {"keep", "take"}:
+        if isinstance(want, RequestWithdrawn) or want.what not in _AT_ONCE:
             return False
         if want.what == "take":
             request = msgspec.json.decode(want.payload, type=MessageRequest)
             self._flows.take(context.token, request, partial(self._was_taken, want))
+            return True
+        if want.what == "tool":
+            self._tools[want.token, want.number] = self._flows.ask_tool(
+                context.token, msgspec.json.decode(want.payload, type=ToolRequest)
+            )
+            return False
+        if want.what == "leave":
+            ended = msgspec.json.decode(want.payload, type=CallEnded)
+            self._flows.leave_tool(context.token, int(want.name), ended)
             return True
         row = msgspec.json.decode(want.payload, type=StepRecord)
         self._flows.keep_later(context.token, row, partial(self._was_kept, want))
@@ -95,6 +112,7 @@ class WorkerRequests:
     def take(self, context: TaskContext, want: BodyRequest | RequestWithdrawn) -> None:
         """Handle a body's request, and have it answered; or cancel one that the body does not wait for any more."""
         token = context.token
+        wait = self._tools.pop((token, want.number), None)
         if isinstance(want, RequestWithdrawn):
             if (running := self._running.get(token, {}).get(want.number)) is not None:
                 running.cancel()
@@ -104,7 +122,7 @@ class WorkerRequests:
         if token not in self._running:
             self._running[token] = {}
             connection_of(context).when_cancelled(partial(self._drop, token))
-        do, over = partial(self._do, context, want), partial(self._over, want)
+        do, over = partial(self._do, context, want, wait), partial(self._over, want)
         self._running[token][want.number] = self._runners.submit(do, over)
 
     def _drop(self, token: int) -> None:
@@ -129,7 +147,7 @@ class WorkerRequests:
         elif not isinstance(error, BodyCancelled):
             self._engine.answer(RequestAnswer(want.token, want.number, refusal=_refusal(error)))
 
-    async def _do(self, context: TaskContext, want: BodyRequest) -> bytes:
+    async def _do(self, context: TaskContext, want: BodyRequest, wait: ToolWait | None) -> bytes:
         match want.what:
             case "submit":
                 workstream = msgspec.json.decode(want.payload, type=Workstream)
@@ -148,6 +166,10 @@ class WorkerRequests:
                 until, alone = msgspec.json.decode(want.payload, type=tuple[float | None, bool])
                 await self._flows.message(context.token, want.name, until, self._engine.park, alone=alone)
                 return b""
+            case "tool":
+                request = msgspec.json.decode(want.payload, type=ToolRequest)
+                row = await self._flows.use_tool(context.token, request, wait, self._engine.park)
+                return msgspec.json.encode(row)
             case "send":
                 try:
                     await self._flows.send(context.token, msgspec.json.decode(want.payload, type=Outgoing))
@@ -156,8 +178,8 @@ class WorkerRequests:
                 return b""
             case "steps":
                 return self._flows.page(context.token, int(want.name))
-            case "keep" | "take":
-                raise AssertionError("persisted by `keeps`")
+            case "keep" | "take" | "leave":
+                raise AssertionError("done by `keeps`")
 
     async def _approval(self, token: int, want: BodyRequest) -> bytes:
         waiter = self._approvals.ask(token, want.name, msgspec.json.decode(want.payload, type=Approval), thread=False)

@@ -30,13 +30,14 @@ from ..workers.wire import ALONE
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from ....actors.messages.inputs import CallEnded
     from ...dispatch.runners import RunnerPool
     from ...dispatch.threads import ThreadLimit
     from ...text.secrets import Mask
     from ..connection import Connection
     from ..flow import Flow, Receiving
     from ..receiving import Outgoing
-    from ..steps import FlowFacts, MessageRequest
+    from ..steps import FlowFacts, MessageRequest, ToolRequest
     from .runtime_proxy import RuntimeProxy
 
 T = TypeVar("T")
@@ -189,6 +190,16 @@ class FlowProxy:
     async def message(self, token: int, name: str, until: float | None) -> None:  # noqa: ARG002 - it is this body's
         """Wait for a message of that name, or for a time (UTC epoch seconds), without a slot."""
         await self._proxy.answer_on_loop("message", name, msgspec.json.encode((until, self._alone)))
+
+    async def use_tool(self, token: int, request: ToolRequest) -> StepRecord:  # noqa: ARG002 - it is this body's
+        """Wait for a unit of a tool, without a slot. Returns the record of the step."""
+        request = replace(request, alone=self._alone)
+        answer = await self._proxy.answer_on_loop("tool", request.tool, msgspec.json.encode(request))
+        return msgspec.json.decode(answer, type=StepRecord)
+
+    def leave_tool(self, token: int, number: int, ended: CallEnded) -> None:  # noqa: ARG002 - it is this body's
+        """Give back a unit of a tool, or wait no longer for one."""
+        self._proxy.tell("leave", str(number), msgspec.json.encode(ended))
 
     async def send(self, token: int, message: Outgoing) -> None:  # noqa: ARG002 - it is this body's
         """Send a message to a job, once under its request_id. Raises the errors of `JobHandle.send`."""

@@ -84,7 +84,9 @@ class RequestAnswer(Frame, frozen=True, tag="Answered"):
     refusal: RequestRefusal | None = None
 
 
-What = Literal["submit", "wait", "state", "approval", "steps", "keep", "pause", "take", "message", "send"]
+What = Literal[
+    "submit", "wait", "state", "approval", "steps", "keep", "pause", "take", "message", "send", "tool", "leave"
+]
 
 
 ALONE = b"alone"
@@ -94,11 +96,12 @@ ALONE = b"alone"
 class BodyRequest(Frame, frozen=True):
     """A body's request, numbered by the body: to submit a child job, for its end or its state, or for an approval; for
     the kept steps of its flow, to keep a step, or to pause without a slot; to receive a message, to wait for one, or to
-    send one.
+    send one; for a unit of a tool, or to leave it.
 
     name: the child's name, or (to wait, or for its state) its id; or the approval's; or how many kept steps it has got,
-    the label of the step, or the end of the pause (UTC epoch seconds); or the message's. payload: the workstream, the
-    rule, the step's record, the request for a message, or until when it waits for one, in JSON.
+    the label of the step, or the end of the pause (UTC epoch seconds); or the message's; or the tool's, or (to leave
+    it) the number of its use. payload: the workstream, the rule, the step's record, the request for a message or a
+    tool, until when it waits for a message, or how the function that used the tool has ended, in JSON.
     """
 
     token: int

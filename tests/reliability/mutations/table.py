@@ -199,5 +199,11 @@ IN_FLOWS = (
         'request_id=f"{SEND}{row.key}{self.token}"',
         "flows",
     ),
+    Mutation(
+        "a step holds its tool for ever",
+        "        gate.used -= 1\n        if gate.waiting:\n",
+        "        if gate.waiting:\n",
+        "flows",
+    ),
 )
 """Bugs of durable steps and of messages, for `simulation/flows.py`."""

@@ -7,7 +7,7 @@ runtime is killed between any two steps of the simulation, and the code may have
 from then on. Messages come at random, some of them twice under one request id, from handles and through the inbox, also
 while no runtime lives; people decide approvals, pause and cancel; the journal fails, workers die. A flow that has ended
 may run again from one of its steps on, under the same faults. The functions of the steps, and the body, look into the
-journal meanwhile.
+journal meanwhile. With every second seed the steps have a tool, whose limit and breaker hold.
 
 One seed again, with its trace: `PYTHONPATH=src python -m tests.reliability.simulation.flows 42 43`.
 """
@@ -23,11 +23,14 @@ from typing import Any
 
 import anyio
 
-from callboard import Task, TaskContext, Workstream, step
+from callboard import Breaker, Task, TaskContext, Tool, Workstream, step
 from callboard.errors import ApprovalRejected, InvalidTransitionError, MessageInvalid, ReceiveTimeout
 from callboard.testing import Simulation
 
 SEEDS = 40
+MOST = 2
+"""Steps that may use the tool at a time."""
+TOOLS = {"tool": Tool(max_parallel=MOST, breaker=Breaker(failure_threshold=2, cooldown=50.0))}
 Program = list[list[Any]]
 KINDS = (
     "step",
@@ -127,8 +130,11 @@ async def listen(task: TaskContext) -> list[str]:
 class Flow:
     """A program that runs in a simulation, and what its body and its steps have seen."""
 
-    def __init__(self, sim: Simulation, program: Program, rounds: int) -> None:
+    def __init__(self, sim: Simulation, program: Program, rounds: int, tool: str | None) -> None:
         self.sim = sim
+        self.tool = tool  # of its steps
+        self.running: set[tuple[int, str]] = set()  # functions of steps that run: which start they are of, and where
+        self.starts = 1
         self.program = program
         self.rounds = rounds
         self.longer = False  # the code has one more step at its beginning
@@ -179,10 +185,17 @@ class Flow:
     async def body(self, task: TaskContext) -> Any:
         """The body of the task."""
 
-        @step
+        @step(tool=self.tool)
         async def work(at: str) -> str:
             self.began(at)
-            await anyio.sleep(sum(map(ord, at)) % 4)  # so parallel steps end in another order than they began
+            run = self.starts, at
+            self.running.add(run)
+            here = [one for start, one in self.running if start == self.starts]
+            assert self.tool is None or len(here) <= MOST, f"these use the tool at the same time: {here}"
+            try:
+                await anyio.sleep(sum(map(ord, at)) % 4)  # so parallel steps end in another order than they began
+            finally:
+                self.running.discard(run)
             return at
 
         @step
@@ -234,7 +247,7 @@ class Flow:
                 elif kind == "undo":
                     seen.append(self.told(await work(at)))
                     try:
-                        await fails(at)
+                        await task.step(step(fails.func, tool=self.tool), at)
                     except ConnectionError:
                         seen.append(self.told(await work(f"{at} undone")))
                 elif kind == "loop":
@@ -280,10 +293,10 @@ class Flow:
 class World:
     """One run: the flows, the people and the faults. r: of the faults."""
 
-    def __init__(self, sim: Simulation, r: Random) -> None:
+    def __init__(self, sim: Simulation, r: Random, tool: str | None) -> None:
         self.sim = sim
         self.r = r
-        self.flow = flow = Flow(sim, make(r), r.choice((0, 0, 1, 2)))
+        self.flow = flow = Flow(sim, make(r), r.choice((0, 0, 1, 2)), tool)
         self.names = [*names_of(flow.program), "a", "other"]
         self.sent: dict[Any, str] = {}  # by the value of each message that was tried: its name
         self.acknowledged = set[Any]()
@@ -379,6 +392,7 @@ class World:
             else:
                 sim.crash(down=r.choice((0.0, 0.0, 50.0)))
             total["kills"] += 1
+            self.flow.starts += 1
             self.flow.longer = self.flow.longer or r.random() < 0.3
             self.flow.shorter = self.flow.shorter or r.random() < 0.2
 
@@ -415,6 +429,15 @@ class World:
                 numbers = sorted(row.number for row in rows if row.name == name)
                 assert numbers == list(range(1, len(numbers) + 1)), f"the numbers of {name} have gaps: {numbers}"
         self.check_messages()
+        self.check_tools()
+
+    def check_tools(self) -> None:
+        """No step uses a tool any more, or has the permit to probe it."""
+        workforce = self.sim.runtime.host.workforce
+        used = {name: gate.used for name, gate in workforce.scheduler.tools.items()}
+        assert not workforce.kernel.uses, f"steps still use tools: {workforce.kernel.uses}"
+        assert not any(used.values()), f"units of tools are left: {used}"
+        assert all(breaker.record.probe is None for breaker in workforce.breakers.values()), "a permit is left"
 
     def check_messages(self) -> None:
         """Each message that was acknowledged is there once, those of one name were received in their order."""
@@ -459,8 +482,8 @@ class World:
 def carry_out(seed: int) -> tuple[list[str], str]:
     """Run a seed; returns the result of its flow, and a digest of its trace."""
     r = Random(f"flows/{seed}")
-    with Simulation(seed) as sim:
-        world = World(sim, r)
+    with Simulation(seed, tools=TOOLS) as sim:
+        world = World(sim, r, "tool" if seed % 2 else None)
         world.disorder(r.randint(0, 8))
         world.end()
         world.check()

@@ -986,6 +986,32 @@ def test_a_live_view_shows_nothing_that_a_terminal_would_obey_and_a_plain_one_ne
     assert raw(told.everything.replace(EVIL, "")) == set()  # but for what the body itself prints
 
 
+@step(tool="big model")
+async def ask_model(n: int) -> int:
+    return n
+
+
+async def asks(task: TaskContext) -> int:
+    return await ask_model(7)
+
+
+def test_what_a_step_waits_for_is_shown_its_tool_and_the_breaker(cli: Cli) -> None:
+    with running(Worker("loop", engine="loop")) as live:
+        live.portal.call(live.submit("first", Task("a", run=asks)).wait)
+        assert cli("breaker", "trip", "big model", "--cooldown", "2h").code == 0
+        job = live.submit("j", Task("a", run=asks))
+        at_once = partial(cli, "stuck", "--older-than", "0")
+        told = "for its body, which waits in its step ask_model for tool 'big model', whose breaker is open (until "
+        wait_until(lambda: told in at_once().out)
+        assert "    callboard breaker reset 'big model'\n" in at_once().out
+        shown = cli("status", "j/a").out
+        assert re.search(r"ask_model +waiting +0 +for tool 'big model', whose breaker is open", shown), shown
+        assert json.loads(cli("status", "j/a", "--json").out)["steps"][0]["tool_use"] == "waits"
+        assert cli("breaker", "reset", "big model").code == 0
+        assert live.portal.call(job.wait).results == {"a": 7}
+        assert "for tool" not in cli("status", "j/a").out
+
+
 async def takes_two(task: TaskContext) -> list[Any]:
     return [await task.receive("payment"), await task.receive("the answer", timeout="1h")]
 

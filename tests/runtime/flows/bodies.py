@@ -411,3 +411,37 @@ async def begins_anew_on_loop(task: TaskContext) -> Any:
 def forgets_to_return(task: TaskContext) -> int:
     task.again(n=2)
     return 1
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+@step(tool="model")
+def asks(folder: str, n: int) -> int:
+    """Two of them at a time would mix their lines."""
+    note(folder, "in")
+    time.sleep(0.01)
+    note(folder, "out")
+    if n > 3:
+        raise ConnectionError("sick")
+    return n
+
+
+def uses_tools(task: TaskContext) -> list[Any]:
+    folder = task.args["folder"]
+    got = [asks(folder, 1), *task.gather_blocking(asks.bind(folder, 2), asks.bind(folder, 3))]
+    try:
+        return [*got, asks(folder, 4)]
+    except ConnectionError as error:
+        return [*got, str(error)]
+
+
+@step(tool="model")
+def holds(folder: str, name: str) -> str:
+    note(folder, f"{name} {os.getpid()}")
+    wait_for(Path(folder, "go"))
+    return name
+
+
+def holds_tool(task: TaskContext) -> str:
+    return holds(task.args["folder"], task.args["name"])

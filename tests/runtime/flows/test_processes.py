@@ -17,7 +17,7 @@ from tests.runtime.flows import bodies
 from tests.runtime.handles.test_jobs import audited
 from tests.waiting import until, wait_until
 
-from callboard import JobHandle, Retry, Runtime, Task, VirtualClock, Worker, Workstream
+from callboard import JobHandle, Retry, Runtime, Task, Tool, VirtualClock, Worker, Workstream
 
 pytestmark = pytest.mark.anyio
 SOON = Retry(max_attempts=2, base_delay=0.0, jitter=0.0)
@@ -366,3 +366,36 @@ async def test_again_that_is_not_returned_fails_for_good_everywhere(engine: str,
         assert outcome.state == "failed"
         assert "write `return task.again(...)`" in str(outcome.error)
         assert job.task("t").record.failed_attempts == 1
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+@EVERYWHERE
+async def test_steps_use_tools_everywhere(place: Path, engine: str) -> None:
+    async with opened(place, engine, tools={"model": Tool(max_parallel=1)}) as runtime:
+        args = {"folder": str(place)}
+        tasks = [Task(name, run=bodies.uses_tools, engine=engine, args=args) for name in "ab"]
+        job = await runtime.submit(Workstream("w", tasks=tasks), id="job")
+        outcome = (await job.wait()).raise_for_state()
+        assert outcome.results == {"a": [1, 2, 3, "sick"], "b": [1, 2, 3, "sick"]}
+        assert ran(place) == ["in", "out"] * 8  # never two at a time
+        assert runtime.breaker("model").record.failures in {1, 2}  # a success between the two failures sets it to 0
+        kernel, scheduler = runtime._services.host.kernel, runtime._services.host.workforce.scheduler
+        assert (kernel.uses, kernel.lent, scheduler.tools["model"].used) == ({}, {}, 0)
+
+
+@AWAY
+async def test_a_worker_that_is_killed_holds_and_awaits_no_tool_any_more(place: Path, engine: str) -> None:
+    tools, workers = {"model": Tool(max_parallel=1)}, (Worker("one", engine=engine, capacity=2),)
+    async with Runtime(place / "j.db", workers=workers, tools=tools) as runtime:
+        args = {"folder": str(place)}
+        tasks = [Task(name, run=bodies.holds_tool, engine=engine, args=args | {"name": name}) for name in "ab"]
+        job = await runtime.submit(Workstream("w", tasks=tasks), id="job")
+        await until(lambda: (place / "ran").exists() and ran(place))
+        kernel = runtime._services.host.kernel
+        await until(lambda: any(one.waits for of in kernel.uses.values() for one in of.values()))
+        os.kill(int(ran(place)[0].split()[1]), signal.SIGKILL)
+        (place / "go").touch()
+        assert (await job.wait()).raise_for_state().results == {"a": "a", "b": "b"}
+        assert (kernel.uses, kernel.lent, runtime.breaker("model").record.failures) == ({}, {}, 0)

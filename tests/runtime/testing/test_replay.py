@@ -28,13 +28,13 @@ def _anew() -> None:
     ran.clear()
 
 
-@step
+@step(tool="bank")
 async def charge(order: str, cents: int) -> dict[str, Any]:
     ran.append((order, cents))
     return {"order": order, "cents": cents}
 
 
-@step
+@step(tool="shelves")
 async def reserve(shelf: int) -> int:
     ran.append(shelf)
     return shelf
@@ -128,7 +128,7 @@ def test_removed_steps_are_reported_and_an_answer_leads_behind_a_new_one() -> No
     assert "charge" not in found.not_asked
 
     async def longer(task: TaskContext) -> list[Any]:
-        rates = await task.step(step(pack, name="rates"), "EUR")
+        rates = await task.step(step(pack, name="rates", tool="bank"), "EUR")
         if await task.version("checks", 2) == 2:  # not in a flow that began before
             await reserve(17)
         await task.sleep("1m")

@@ -5,7 +5,7 @@ import { Actions } from "../actions.js";
 import { Ago, Countdown, Empty, Loaded, Name, Page, State } from "../components.js";
 import { Still, useStill } from "../still.js";
 import { segments, useList } from "../store.js";
-import { counted, number, safe, setting } from "../text.js";
+import { number, safe, setting } from "../text.js";
 
 export function View() {
   const breakers = useList("api/breakers?limit=500", { when: (event) => event.kind === "breaker" || event.kind === "task" });
@@ -14,7 +14,7 @@ export function View() {
   return html`<${Page} title="Breakers" aside=${items.length ? html`<span class="soft num">${open ? `${number(open)} of ${number(items.length)} not closed` : "all closed"}</span>` : null}>
     <${Loaded} of=${breakers} what="the breakers">${(all) => all.length
       ? html`<${Table} items=${all} list=${breakers} />`
-      : html`<${Empty} title="There are no breakers"><p>A tool gets a breaker with the first task that names it.</p><//>`}
+      : html`<${Empty} title="There are no breakers"><p>A tool gets a breaker with the first task or step that names it.</p><//>`}
     <//>
   <//>`;
 }
@@ -42,7 +42,7 @@ function Row({ breaker, past }) {
       <span class="num">${number(failures)} of ${number(threshold)} in a row</span>
       ${breaker.reason && html`<span class="second" title=${safe(breaker.reason)}>${safe(breaker.reason)}</span>`}
     </span>
-    <span role="cell" class="two"><${Next} breaker=${breaker} />${parked > 0 && html`<span class="second num">${counted(parked, "task")} parked</span>`}</span>
+    <span role="cell" class="two"><${Next} breaker=${breaker} />${parked > 0 && html`<span class="second num">${number(parked)} parked</span>`}</span>
     <span role="cell" class="end">${past ? html`<span class="soft">It is no longer in the list.</span>` : html`<${Actions} brief of=${breaker} at=${`api/breakers/${segments(breaker.name)}`} />`}</span>
   </div>`;
 }

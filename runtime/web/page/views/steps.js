@@ -3,7 +3,7 @@
 //
 // Rules:
 // - A step that ends is no transition. So the list is read again by time while the task runs.
-// - A step that runs now is not in the list: its start is not written.
+// - A step that runs now is not in the list: its start is not written, unless it has waited for its tool.
 
 import { html, useMemo } from "../vendor/ui.js";
 import { Actions } from "../actions.js";
@@ -48,6 +48,7 @@ function Step({ one, axis, present, task, path, live }) {
       ${one.ended_at === null && one.due_at !== null && html`<span class="soft">until <${Due} at=${one.due_at} />, in <${Countdown} to=${one.due_at} /></span>`}</p>
     ${message !== null && html`<p class="prose">waits for the message <b><${Name} text=${message} /></b></p>
       <${Actions} of=${{ ...task, actions: ["send"] }} at=${path} body=${{ name: message }} />`}
+    ${one.ended_at === null && one.tool_use && html`<p class="prose">${one.tool_use === "waits" ? "waits for" : "runs with"} the tool <b><${Name} text=${one.tool} /></b></p>`}
     <${Bar} ...${{ one, axis, present }} />
     ${again && html`<${Actions} of=${{ ...task, actions: ["retry"] }} at=${path} body=${{ from_step: one.label }} brief />`}
     ${one.error && html`<p class="prose">${safe(one.error.length > 500 ? `${one.error.slice(0, 500)} …` : one.error)}</p>`}
@@ -77,6 +78,7 @@ function Came({ one }) {
       ${one.ended_at !== null && html`<dt>ended</dt><dd><${Time} at=${one.ended_at} /></dd>`}
       <dt>tries</dt><dd>${number(one.tries)}, in attempt ${number(one.attempt)}${one.worker_id ? html` on <${Name} text=${one.worker_id} />` : ""}</dd>
       <dt>function</dt><dd><code>${safe(one.function)}</code></dd>
+      ${one.tool && html`<dt>tool</dt><dd><${Name} text=${one.tool} /></dd>`}
       ${one.error_type && html`<dt>error</dt><dd><code>${safe(one.error_type)}</code></dd>`}
     </dl>
     ${one.error && html`<pre tabindex="0" role="region" aria-label=${`Error of ${safe(one.label)}`}>${safe(one.error, { lines: true })}</pre>`}
