@@ -918,20 +918,24 @@ def test_status_shows_the_plan_of_a_job(cli: Cli) -> None:
         '[[tasks]]\nname = "draft"\ncommand = ["true"]\ntool = "model"\ndepends_on = ["first"]\n'
         '[[tasks]]\nname = "review"\ncommand = ["true"]\ntool = "model"\ndepends_on = ["first"]\noptional = true\n'
         '[[tasks]]\nname = "first"\ncommand = ["true"]\n'
+        '[[tasks]]\nname = "paid"\nreceive = "payment"\ntimeout = "1ms"\noptional = true\n'
     )
     assert cli("run", "w.toml", "--id", "r1").code == 0
     head, tool, _, *lines = cli("status", "r1", "--plan").out.splitlines()
-    assert head == "job r1: w, 4 tasks in 3 waves, at most 3 at a time"
+    assert head == "job r1: w, 5 tasks in 3 waves, at most 3 at a time"
     assert tool == "tool model: at most 2 at a time, of 2 tasks"
     assert [line.split() for line in lines] == [
         ["1", "r1/first", "completed"],
+        ["1", "r1/paid", "failed", "receives", "payment,", "optional"],
         ["2", "r1/draft", "completed", "first", "tool", "model"],
         ["2", "r1/review", "completed", "first", "tool", "model,", "optional"],
         ["3", "r1/last", "completed", "draft,", "the", "end", "of", "review"],
     ]
     plan, *tasks = rows(cli("status", "r1", "--plan", "--json"))
-    assert plan["waves"] == [["first"], ["draft", "review"], ["last"]]
-    assert [(task["name"], task["wave"]) for task in tasks] == [("first", 1), ("draft", 2), ("review", 2), ("last", 3)]
+    assert plan["waves"] == [["first", "paid"], ["draft", "review"], ["last"]]
+    assert [(task["name"], task["receive"], task["wave"]) for task in tasks] == [
+        ("first", None, 1), ("paid", "payment", 1), ("draft", None, 2), ("review", None, 2), ("last", None, 3)
+    ]  # fmt: skip
     assert "--plan shows the plan of one job" in cli("status", "--plan").err
 
 

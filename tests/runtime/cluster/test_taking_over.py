@@ -62,6 +62,33 @@ async def test_what_a_silent_node_ran_goes_on_elsewhere_within_its_lease_and_two
     assert scene.ran.ended == ["j"]
 
 
+async def test_a_task_that_waits_for_a_message_goes_on_waiting_on_another_node(scene: Scene) -> None:
+    async with scene.runtime("b") as b, fenced_in_the_end(scene, "a", drain_deadline=1000) as a:
+        tasks = [Task("paid", receive="payment", timeout="7d"), Task("signed", receive="signature")]
+        await a.submit(Workstream("order", tasks=tasks), id="j")
+        far = await b.job("j")
+        async with scene.ticking():
+            await far.send("photo", {"of": "a parcel"})
+            await far.task("paid").send("signature", "not for that task")
+            assert [(one.name, one.task) for one in await far.messages()] == [
+                ("photo", None),
+                ("signature", "paid"),
+            ]
+            with anyio.fail_after(240):
+                while not (steps := await far.steps("paid")):
+                    await anyio.sleep(0.005)
+        scene.nodes["a"].cut_off()
+        await scene.until(lambda: not far.elsewhere)
+        async with scene.ticking():
+            await far.send("signature", "by ana")
+            await far.send("payment", 1200)
+            ended = await far.wait()
+        assert ended.results == {"paid": 1200, "signed": "by ana"}
+        (kept,) = await far.steps("paid")
+        assert (kept.key, kept.began_at) == (steps[0].key, steps[0].began_at)
+        assert [one.name for one in await far.messages()] == ["photo", "signature"]
+
+
 async def all_of(events: AsyncIterator[Any], into: list[Any]) -> None:
     async for event in events:
         into += [event]
