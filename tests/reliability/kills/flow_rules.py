@@ -119,6 +119,9 @@ class FlowRules:
             if reader.approvals(task.workstream):
                 operator.once("approve", "task", f"{job}/order", f"{job}-sign", by="ana", approval="sign")
 
+        if _task(reader, "paid") is not None:
+            operator.once("send", "job", "paid", "paid-is-paid", times=2, name="payment", value=PAYMENTS[0])
+
     # -- the rules -----------------------------------------------------------------------------------------------------
 
     def _note(self, kind: str, texts: Iterator[str]) -> None:
@@ -170,10 +173,11 @@ class FlowRules:
                     yield line
 
     def _messages(self, reader: Stored) -> None:
-        for job in [*self._orders, "books"]:
+        wanting = {**dict.fromkeys(self._orders, PAYMENTS), "books": self._entries(), "paid": PAYMENTS[:1]}
+        for job, values in wanting.items():
             messages = reader.messages(job)
             sent = [_text(message.value) for message in messages]
-            wanted = [_text(value) for value in (PAYMENTS if job != "books" else self._entries())]
+            wanted = [_text(value) for value in values]
             received = [_text(row.result) for row in _receives(reader, job)]
             self._note(LOST, (f"{job}: {text}" for text in (Counter(wanted) - Counter(received))))
             self._note(DOUBLED, (f"{job}: {text}" for text in (Counter(received) - Counter(wanted))))
@@ -205,6 +209,9 @@ class FlowRules:
         found = None if task is None else task.result
         if found is None or sorted(map(_text, found)) != sorted(map(_text, self._entries())):
             self._note(DIFFERENT, iter([f"books ended with {found}: {task}"]))
+        task = _task(reader, "paid")
+        if task is None or task.result != PAYMENTS[0]:
+            self._note(LOST, iter([f"paid ended as {task}"]))
         task = _task(reader, "rounds")
         if task is None or (task.result, task.rounds) != (ROUNDS, ROUNDS - 1):
             self._note(DIFFERENT, iter([f"rounds ended as {task}"]))
@@ -228,7 +235,7 @@ class FlowRules:
                 yield f"{command.row.request_id} was refused: {command.answer.error}"
 
     def _count(self, reader: Stored) -> None:
-        for job in [*self._jobs(), "books", "rounds"]:
+        for job in [*self._jobs(), "books", "paid", "rounds"]:
             rows = _steps(reader, job)
             self.done["flows"] += 1
             self.done["steps kept"] += len(rows)

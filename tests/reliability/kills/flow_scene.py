@@ -1,8 +1,9 @@
 """The flows that the kill sweep runs: bodies that use every kind of durable step, in each engine.
 
 Rules
-- `run(folder)` submits one order per engine, whose body is a flow, the flow `books`, to which all orders send, and
-  `rounds`, which begins anew several times. Run again after a kill it goes on.
+- `run(folder)` submits one order per engine, whose body is a flow, the flow `books`, to which all orders send,
+  `rounds`, which begins anew several times, and `paid`, which only waits for a message. Run again after a kill it goes
+  on.
 - A step's function writes "JOB did WHAT" into `folder/log`, synced at once: so the log shows what really ran,
   independent of the journal. Each WHAT is done once in an uninterrupted run, and is the step's result, or its error.
 - A body writes "JOB began TOKEN" in its first line, and "JOB saw WHAT = JSON" whenever a step gave it a value: WHAT is
@@ -253,6 +254,7 @@ def workstreams(*, processes: bool, ray: bool = False) -> dict[str, Workstream]:
         found[job_of(engine)] = Workstream(job_of(engine), tasks=tasks, defaults=DEFAULTS)
     entries = {"entries": len(ENTRIES) * len(engines)}
     found["books"] = Workstream("books", tasks=[Task("books", run=books, args=entries)], defaults=DEFAULTS)
+    found["paid"] = Workstream("paid", tasks=[Task("paid", receive="payment")], defaults=DEFAULTS)
     found["rounds"] = Workstream("rounds", tasks=[Task("rounds", run=rounds, args={"round": 1})], defaults=DEFAULTS)
     return found
 
