@@ -139,7 +139,7 @@ class Kernel(TurnOperations):
         self.stale = 0
         self.set_back = port.set_back  # total seconds that due times have been set back
         self.rejected: Counter[tuple[str, str, str]] = Counter()  # commands that a state did not allow
-        self.invocations: Counter[str] = Counter()  # attempts that began with each tool
+        self.invocations: Counter[str] = Counter()  # attempts and tries of steps that began with each tool
         self.steps: Counter[tuple[str, str]] = Counter()  # steps of bodies that ended, by their names and states
         self.tests: Counter[bool] = Counter()  # acceptance tests that passed (True), and that did not
         self.blamed: set[int] = set()  # keys of tasks that raised in a turn of another entity
@@ -302,7 +302,7 @@ class Kernel(TurnOperations):
         self.rejected[machine, state, event] += 1
 
     def count_invocation(self, tool: str) -> None:
-        """Count an attempt that begins with a tool. Tools beyond the limit of kinds count as one."""
+        """Count an attempt or a try of a step that begins with a tool. Tools beyond the limit of kinds count as one."""
         known = tool in self.invocations or len(self.invocations) < KINDS_COUNTED
         self.invocations[tool if known else OTHER] += 1
 

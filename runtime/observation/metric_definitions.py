@@ -111,7 +111,7 @@ SERIES: tuple[Series, ...] = (
         "slots_used", "Attempts that occupy a slot.", False, "{attempt}", ("engine",), _by_engine("slots_used")
     ),
     Series(
-        "tool_invocations", "Attempts that began with a tool.", True, "{attempt}", ("tool",),
+        "tool_invocations", "Attempts, and tries of steps, that began with a tool.", True, "{attempt}", ("tool",),
         lambda told: {(tool,): number for tool, number in told.tool_invocations.items()},
     ),
     Series(

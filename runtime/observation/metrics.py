@@ -79,12 +79,11 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     emitted, by event.
     cpu_seconds: user and system time of the commands (checks and hooks too) and the bodies in worker processes that
     have ended, by engine; peak_memory_bytes: the most resident memory that one of them used, as far as it is known.
-    tool_invocations: attempts that began with each tool; steps: durable steps that ended, by name and state (completed,
-    failed); tests_passed, tests_failed: acceptance tests (of tasks and
-    workstreams), by their result.
-    If several nodes share the journal: jobs_taken: jobs that this node took over; nodes_fenced: other nodes that were
-    fenced, as far as it has seen; nodes: nodes that are alive, with this one; lease_left: seconds until its lease runs
-    out, None where the journal has one owner.
+    tool_invocations: attempts and tries of steps that began with each tool; steps: durable steps that ended, by name
+    and state (completed, failed); tests_passed, tests_failed: acceptance tests (of tasks and workstreams), by their
+    result. If several nodes share the journal: jobs_taken: jobs that this node took over; nodes_fenced: other nodes
+    that were fenced, as far as it has seen; nodes: nodes that are alive, with this one; lease_left: seconds until its
+    lease runs out, None where the journal has one owner.
     """
 
     transitions: dict[Pair, int]

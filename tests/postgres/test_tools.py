@@ -8,11 +8,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 from tests.waiting import until
 from typer.main import get_command
 
-from callboard import Breaker, Runtime, Task, TaskContext, Tool, Worker, Workstream
+from callboard import Breaker, Runtime, Task, TaskContext, Tool, Worker, Workstream, step
 from callboard.actors.records.transition import as_event
 from callboard.machines.audit.audit import audit
 from callboard.runtime.cli.app import app
@@ -42,7 +43,17 @@ users: Users
 
 async def uses(task: TaskContext) -> None:
     """Use the tool for a few turns of the event loop."""
-    node = task.job_id.partition("-")[0]
+    await use(task.job_id.partition("-")[0])
+
+
+async def takes_steps(task: TaskContext) -> None:
+    """A flow whose steps use the tool, several at a time."""
+    asks = step(use, tool="cc")
+    await task.gather(*(asks.bind(task.job_id.partition("-")[0], n) for n in range(4)))
+
+
+async def use(node: str, number: int = 0) -> None:
+    """Use the tool for a node."""
     users.now.append(node)
     users.began.append(node)
     users.most = max(users.most, len(users.now))
@@ -99,6 +110,17 @@ async def test_two_hundred_tasks_on_three_nodes_use_a_tool_three_at_a_time(postg
     assert users.most == LIMIT
     assert len(users.began) == 201
     assert all(users.began[:100].count(name) >= 10 for name in NAMES)
+
+
+async def test_steps_of_flows_and_tasks_on_three_nodes_use_a_tool_three_at_a_time(postgres: str) -> None:
+    async with nodes(postgres) as runtimes:
+        flow = msgspec.structs.replace(work(2), tasks=[*work(2).tasks, *(Task(f"f{n}", run=takes_steps) for n in "ab")])
+        jobs = [await one.submit(flow, id=f"{name}-1") for name, one in runtimes.items()]
+        for job in jobs:
+            assert (await job.wait()).state == "completed"
+        assert all(not runtime._services.host.kernel.uses for runtime in runtimes.values())
+    assert users.most == LIMIT
+    assert sorted(users.began) == [name for name in NAMES for _ in range(10)]
 
 
 def silent(count: int) -> Workstream:
