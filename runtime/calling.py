@@ -149,8 +149,8 @@ class Calls(Protocol):
         """The tokens of questions whose function is missing."""
         ...
 
-    def waits_for_time(self, token: int) -> bool:
-        """Whether all that a body does is to wait for a time, durably: it can be stopped without loss."""
+    def only_waits(self, token: int) -> bool:
+        """Whether all that a body does is to wait durably (a time, a message, a decision): a stop loses nothing."""
         ...
 
     @property

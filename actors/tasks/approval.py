@@ -114,17 +114,15 @@ class ApprovalActor(Entity[ApprovalRecord]):
 
 
 class RequestedApprovals:
-    """The approvals that one task's bodies have requested, and the stopped clock of the waiting attempt."""
+    """The approvals that one task's bodies have requested, and those that the present attempt waits for."""
 
-    __slots__ = ("actors", "began", "stopped", "task", "token", "waiting")
+    __slots__ = ("actors", "task", "token", "waiting")
 
     def __init__(self, task: TaskActor) -> None:
         self.task = task
         self.actors: dict[str, ApprovalActor] = {}
         self.token = 0  # of the last attempt that waited
         self.waiting: set[str] = set()  # names of the approvals that the attempt waits for
-        self.began = 0.0  # when its clock was stopped (monotonic)
-        self.stopped = 0.0  # seconds for which its clock was stopped before that
 
     def ask(self, message: AskApproval) -> None:
         """Receive an attempt's request for an approval; create the approval if it is new."""
@@ -138,13 +136,12 @@ class RequestedApprovals:
             task.kernel.effect(ApprovalDecided(token, name, actor.record))
             return
         if token != self.token:
-            self.token, self.stopped = token, 0.0
+            self.token = token
             self.waiting.clear()
-        if not self.waiting:
-            self.began = task.kernel.port.monotonic()
-            self.waiting.add(name)
-            task.clock.set()
+        first = not self.waiting
         self.waiting.add(name)
+        if first:
+            task.clock.set()
 
     def leave(self, token: int, name: str) -> None:
         """Note that an attempt does not wait for this approval any more."""
@@ -152,7 +149,6 @@ class RequestedApprovals:
             return
         self.waiting.discard(name)
         if not self.waiting:
-            self.stopped += self.task.kernel.port.monotonic() - self.began
             self.task.clock.set()
 
     def decided(self, actor: ApprovalActor) -> None:

@@ -4,11 +4,11 @@ Rules
 -----
 - Each attempt has a clock of its own. The clock is derived state: an attempt that this process did not begin has none,
   and is lost.
-- The clock is stopped while the body waits for a child job or for an approval; the child has limits of its own. The
-  limit over all attempts is not stopped.
-- A body that waits for a child lends its slot: other tasks may use the slot, and its place at every limit, until the
-  body goes on. The body goes on once its worker has room again (`actors/workers/reservations.py`). So a child can run
-  even if its parent had the only slot.
+- The clock is stopped while the body waits for a child job, a time, a message or an approval; a child has limits of its
+  own. The limit over all attempts is not stopped.
+- A body that waits lends its slot, but for an approval in a thread or in another process: other tasks may use the slot,
+  and its place at every limit, until the body goes on. The body goes on once its worker has room again
+  (`actors/workers/reservations.py`). So a child can run even if its parent had the only slot.
 - A waiting task does not block other tasks of its tool: its permit to probe the tool passes to another task.
 - The clock is not persisted: a body that has ended does not wait.
 - A body in a process of its own may wait, and go on, while its worker is silent (`recovering`).
@@ -37,7 +37,7 @@ PATIENCE = 1.0
 class AttemptClock:
     """The time that one attempt has used, in seconds of the monotonic clock (`Port.monotonic`)."""
 
-    __slots__ = ("asleep", "beat_at", "began", "excused", "expected", "lent_at", "lent_for", "task", "token")
+    __slots__ = ("asleep", "beat_at", "began", "excused", "expected", "stands_since", "stood", "task", "token")
 
     def __init__(self, task: TaskActor, token: int, began: float) -> None:
         self.task = task
@@ -46,17 +46,14 @@ class AttemptClock:
         self.asleep = False  # the body is not in memory while it waits
         self.expected = 0.0  # when its timer should fire
         self.excused = 0.0  # seconds that do not count, since the runtime itself stood still
-        self.lent_at = 0.0  # when its slot was lent last
-        self.lent_for = 0.0  # seconds for which its slot was lent before that
+        self.stands_since: float | None = None  # when it was stopped last, if it is stopped
+        self.stood = 0.0  # seconds for which it was stopped before that
 
     def left(self, now: float) -> tuple[float, str]:
         """Seconds until the attempt's nearest limit is reached, and the name of that limit."""
-        task, limits, asks = self.task, self.task.limits, self.task.asks
+        task, limits = self.task, self.task.limits
         began = self.began + task.kernel.late(self.token, now)
-        stood = self.lent_for + self.excused  # seconds for which the clock was stopped so far
-        if asks is not None and asks.token == self.token:
-            stood += asks.stopped
-        left, limit = began + stood + limits.timeout - now, "attempt"
+        left, limit = began + self.stood + self.excused + limits.timeout - now, "attempt"
         if limits.heartbeat_timeout is not None:
             silent = max(self.beat_at, began) + limits.heartbeat_timeout - now
             if silent < left:
@@ -75,13 +72,17 @@ class AttemptClock:
         return self.task.kernel.at + left, limit
 
     def set(self) -> None:
-        """Arm the timer again, after the clock was stopped or goes on."""
-        task = self.task
+        """Stop the clock or let it go on, whichever holds now, and arm the timer again."""
+        task, now = self.task, self.task.kernel.port.monotonic()
         if self.stands_still:
             task.give_permit_on()
+            self.stands_since = now if self.stands_since is None else self.stands_since
+        elif self.stands_since is not None:
+            self.stood += now - self.stands_since
+            self.stands_since = None
         if task.record.state != RUNNING:
             return
-        self.beat_at = task.kernel.port.monotonic()
+        self.beat_at = now
         task.disarm()
         due, limit = self.due(self.beat_at)
         if due is None:
@@ -98,7 +99,7 @@ class AttemptClock:
 
     @property
     def stands_still(self) -> bool:
-        """Whether the clock is stopped: the body waits for a child or for an approval."""
+        """Whether the clock is to be stopped: the body waits without its slot, or for an approval."""
         asks, lent = self.task.asks, self.task.kernel.lent.get(self.token)
         return (lent is not None and not lent.goes_on) or (
             asks is not None and asks.token == self.token and bool(asks.waiting)
@@ -107,7 +108,7 @@ class AttemptClock:
     # -- lending the slot ----------------------------------------------------------------------------------------------
 
     def lend(self) -> None:
-        """Lend the slot and stop the clock while the body waits for a child."""
+        """Lend the slot and stop the clock while the body waits."""
         kernel = self.task.kernel
         if self.task.record.state not in ALIVE:
             return
@@ -116,14 +117,6 @@ class AttemptClock:
             if lent is None or not lent.goes_on:
                 return
             kernel.note_lent(self.token, LentSlot(lent.slot))  # the body waits again before it got its slot back
-        self.lent_at = kernel.port.monotonic()
-        self.set()
-
-    def regained(self) -> None:
-        """Start the clock again: the body has its slot back, and goes on with its remaining time."""
-        now = self.task.kernel.port.monotonic()
-        self.lent_for += now - self.lent_at
-        self.lent_at = now
         self.set()
 
 

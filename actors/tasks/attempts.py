@@ -208,12 +208,12 @@ def fell_asleep(task: TaskActor, message: FellAsleep) -> None:
 
 
 def regained(task: TaskActor, _: Regained) -> None:
-    """Start the clock of a task whose body has its slot back."""
+    """Let the clock of a task go on whose body has its slot back."""
     if task.record.state in ALIVE:
         if task.clock.asleep:
             task.clock.asleep = False
             journal(task)
-        task.clock.regained()
+        task.clock.set()
 
 
 # -- ending ------------------------------------------------------------------------------------------------------------

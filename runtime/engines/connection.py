@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...actors.messages.errors import FlowAsleep, Permanent, TaskCancelled
 from ..dispatch.waker import OwnLoop
 from .waiting import Waiter
 
 if TYPE_CHECKING:
+    from threading import Event
+
     from ..calling import Shown
     from ..dispatch.loop_bridge import LoopBridge
     from ..text.secrets import Mask
@@ -127,7 +129,7 @@ class Connection:
         self.waiters.append(waiter)
         try:
             if not self.cancelled:
-                waiter.over.wait()
+                cast("Event", waiter.over).wait()
         finally:
             self.waiters.remove(waiter)
 

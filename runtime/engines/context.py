@@ -341,8 +341,8 @@ class TaskContext:
         return self._connection.cancelled
 
     async def approval(self, name: str, rule: Approval | None = None, **settings: Any) -> tuple[Decision, ...]:
-        """Wait until people have approved; returns their decisions. The attempt keeps its worker, and its clock is
-        stopped.
+        """Wait until people have approved; returns their decisions. Meanwhile the attempt's clock is stopped, and an
+        async body in the runtime's own process occupies no slot.
 
         name: the approval's name in its task: a later attempt that asks under the same name gets the same decision.
         rule: who must approve, or its `settings` (`people=2, expires="24h", ...`); see `Approval`. Raises
@@ -352,15 +352,12 @@ class TaskContext:
         connection = self._connection
         approvals = connection.known_approvals(thread=False)
         connection.keep_out_secrets(name, "the approval's name")
-        waiter = approvals.ask(self.token, name, rule_of(rule, settings), thread=False)
-        try:
-            await waiter.over.wait()  # type: ignore[misc]  # on the loop it is the loop's event
-        finally:
-            approvals.leave(waiter, thread=False)
-        return waiter.result()
+        return (await approvals.decision(self.token, name, rule_of(rule, settings), connection)).result()
 
     def wait_for_approval(self, name: str, rule: Approval | None = None, **settings: Any) -> tuple[Decision, ...]:
-        """`approval` for plain functions, in a thread or in a process: blocks the body. Also raises TaskCancelled."""
+        """`approval` for plain functions, in a thread or in a process: blocks the body, which keeps its slot meanwhile.
+        Also raises TaskCancelled.
+        """
         connection = self._connection
         approvals = connection.known_approvals(thread=True)
         connection.keep_out_secrets(name, "the approval's name")

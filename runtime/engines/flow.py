@@ -554,7 +554,7 @@ class Flow:
             await self.flows.message(self.token, wanted.name, row.due_at)
             now = self.flows.now()
         self._asked.add(place)
-        if row.due_at is not None and row.due_at <= now:
+        if row.due_at is not None and row.due_at <= max(now, self.rested_until):
             row, keep = self._without(row, wanted, now), True
         receiving = self._receiving[place] = Receiving()
         self.flows.take(self.token, MessageRequest(wanted.name, row, keep), receiving)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...actors.messages.errors import ApprovalExpired, ApprovalRejected, TaskCancelled
@@ -13,10 +12,17 @@ from ...actors.spec.model import Approval
 from ...actors.tasks.holds import told_of
 
 if TYPE_CHECKING:
-    import anyio
-
     from ...actors.records.base import Decision
     from ...actors.records.entities import ApprovalRecord
+    from .connection import Connection
+
+
+class Over(Protocol):
+    """What is set when a wait is over: an event of the loop, one of `threading`, or what wakes a flow."""
+
+    def set(self) -> object:
+        """Wake who waits."""
+        ...
 
 
 class Waiter:
@@ -24,7 +30,7 @@ class Waiter:
 
     __slots__ = ("name", "over", "record", "token")
 
-    def __init__(self, token: int, name: str, over: anyio.Event | threading.Event) -> None:
+    def __init__(self, token: int, name: str, over: Over) -> None:
         self.token = token
         self.name = name
         self.over = over
@@ -45,8 +51,17 @@ class Waiter:
 class ApprovalRequests(Protocol):
     """Receives the approval requests of bodies."""
 
-    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter: ...  # noqa: D102 - see approval_waiters.py
-    def leave(self, waiter: Waiter, *, thread: bool) -> None: ...  # noqa: D102 - see approval_waiters.py
+    async def decision(self, token: int, name: str, rule: Approval, connection: Connection) -> Waiter:
+        """Wait for a decision, for an async body. Returns the waiter, which holds it."""
+        ...
+
+    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:
+        """Begin to wait for a decision. thread: in a thread, which is the present one."""
+        ...
+
+    def leave(self, waiter: Waiter, *, thread: bool) -> None:
+        """Wait no longer."""
+        ...
 
 
 def rule_of(rule: Approval | None, settings: dict[str, Any]) -> Approval:

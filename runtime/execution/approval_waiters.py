@@ -2,8 +2,10 @@
 
 Rules
 -----
-- A body waits only here: on the loop by an event of the loop, in a thread by an event of `threading`. It waits until
-  its approval is decided, its attempt is stopped, or it gives up; then the actor learns that it waits no longer.
+- A body waits until its approval is decided, its attempt is stopped, or it gives up; then the actor learns that it
+  waits no longer.
+- An async body of the runtime's own loop lends its slot meanwhile, and a flow may be put to sleep, as for any other
+  wait (`runtime/flows/`). A body in a thread, or in another process, keeps its slot.
 - A rule is checked before the actor gets it: one that can never be met is refused at once.
 - Requests of bodies in other processes come through `worker_requests.py`.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -27,6 +30,8 @@ from ..functions.registry import Bodies, prepare_approval
 
 if TYPE_CHECKING:
     from ...actors.kernel.transaction import ApprovalDecided
+    from ..engines.connection import Connection
+    from ..flows.flows import Flows
 
 
 class ApprovalWaiters:
@@ -36,12 +41,14 @@ class ApprovalWaiters:
         self,
         tell: Callable[[Message], None],
         bodies: Bodies,
+        flows: Flows,
         *,
         durable: bool,
         folder_of: Callable[[int], str | None] = lambda _: None,
     ) -> None:
         self._tell = tell
         self._bodies = bodies
+        self._flows = flows
         self._durable = durable
         self._folder_of = folder_of  # the specification's folder, by the attempt's token
         self._rules: dict[tuple[int, str], list[Approval]] = {}  # rules whose functions the registry holds
@@ -50,10 +57,7 @@ class ApprovalWaiters:
 
     def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:
         """Begin to wait. Raises ValueError for an invalid name or rule. For a thread's body, call it in that thread."""
-        name = plain_text(name, "the name of an approval")
-        if problem := name_problem(name):
-            raise ValueError(f"the approval's name {name!r:.80} {problem}")
-        ready = prepare_approval(rule, self._bodies, durable=self._durable, folder=self._folder_of(token))
+        name, ready = self._ready(token, name, rule)
         if thread:
             waiter = Waiter(token, name, threading.Event())
             self._line.post(self._begin, waiter, ready)
@@ -61,6 +65,42 @@ class ApprovalWaiters:
             waiter = Waiter(token, name, anyio.Event())
             self._begin(waiter, ready)
         return waiter
+
+    async def decision(self, token: int, name: str, rule: Approval, connection: Connection) -> Waiter:
+        """Wait for the decision, for an async body of the runtime's own loop. Raises ValueError as `ask` does."""
+        flows, asked = self._flows, list[Waiter]()
+        name, ready = self._ready(token, name, rule)
+        flows.ready(token, connection)
+        await flows.stop_here(token)
+
+        def listen(wake: Callable[[], object]) -> Callable[[], object]:
+            waiter = Waiter(token, name, _Waking(wake))
+            asked.append(waiter)
+            self._begin(waiter, ready)
+            return partial(self._end, waiter)
+
+        if self._is_decided(token, name):
+            over = anyio.Event()
+            leave = listen(over.set)
+            try:
+                await over.wait()
+            finally:
+                leave()
+        else:
+            await flows.wait(token, None, listen)
+        return asked[0]
+
+    def _is_decided(self, token: int, name: str) -> bool:
+        """Whether the decision is known: then it comes at once, and no slot is lent."""
+        task = self._flows.task_of(token)
+        known = None if task is None or task.asks is None else task.asks.actors.get(name)
+        return known is not None and task is not None and known.ended and known.record.rounds == task.record.rounds
+
+    def _ready(self, token: int, name: str, rule: Approval) -> tuple[str, Approval]:
+        name = plain_text(name, "the name of an approval")
+        if problem := name_problem(name):
+            raise ValueError(f"the approval's name {name!r:.80} {problem}")
+        return name, prepare_approval(rule, self._bodies, durable=self._durable, folder=self._folder_of(token))
 
     def leave(self, waiter: Waiter, *, thread: bool) -> None:
         """Remove a body that waits no longer."""
@@ -93,3 +133,12 @@ class ApprovalWaiters:
     def _release_rules(self, key: tuple[int, str]) -> None:
         for rule in self._rules.pop(key, ()):
             self._bodies.release_rule(rule)
+
+
+class _Waking:
+    """Takes the place of the event of a waiter: `set` wakes the flow that waits, in memory or not."""
+
+    __slots__ = ("set",)
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self.set = wake

@@ -94,7 +94,9 @@ class CallRunner(OutcomeReporter):
         self.outputs = outputs
         self._secrets = secrets
         self._children = children
-        self.approvals = ApprovalWaiters(tell, bodies, durable=durable, folder_of=partial(spec_folder_of, kernel))
+        self.approvals = ApprovalWaiters(
+            tell, bodies, flows, durable=durable, folder_of=partial(spec_folder_of, kernel)
+        )
         self._marks = marks
         self._told_of_shell = False
         self._functions: dict[str, Callable[..., Any]] = {}
@@ -458,9 +460,9 @@ class CallRunner(OutcomeReporter):
         for token, engine in list(self._where.items()):
             engine.stop(token, force=True)
 
-    def waits_for_time(self, token: int) -> bool:
-        """Whether all that a body does is to wait for a time, durably."""
-        return self._flows.waits_for_time(token)
+    def only_waits(self, token: int) -> bool:
+        """Whether all that a body does is to wait durably for a time, a message or a decision."""
+        return self._flows.waits(token)
 
     def tail(self, token: int) -> str:
         """Return the last line that a running command has written."""

@@ -38,6 +38,7 @@ from . import sleeping
 from .lent_slots import LentSlots, unheard
 from .sleeping import SleepingFlows
 from .tool_waits import ToolWait
+from .waits import Listen, Wait
 
 if TYPE_CHECKING:
     from random import Random
@@ -84,7 +85,8 @@ class Flows:
         self._pauses: Counter[int] = Counter()  # by token
         self._stops: dict[int, anyio.Event] = {}  # by token, of bodies that wait for the end of a drain
         self._numbers = count(1)  # of waits for messages
-        self.sleeping = SleepingFlows(host, self.after)
+        self._leaving: dict[int, Wait] = {}  # by token: waits that are over, of flows that slept meanwhile
+        self.sleeping = SleepingFlows(host)
 
     # -- for calls -----------------------------------------------------------------------------------------------------
 
@@ -153,6 +155,7 @@ class Flows:
         kept, flow = self._kept.pop(token, None), self._flows.pop(token, None)
         self._stops.pop(token, None)
         self.sleeping.forget(token)
+        self._leave(token)
         left = unasked or (flow.unasked() if flow is not None else [row.label for row in kept or ()])
         call = self._host.kernel.calls.get(token)
         if completed and left and call is not None:
@@ -165,8 +168,8 @@ class Flows:
                 job_id=None if record is None else record.job_id, steps=left[:100],
             )  # fmt: skip
 
-    def waits_for_time(self, token: int) -> bool:
-        """Whether the body waits for a time, and none of its steps runs."""
+    def waits(self, token: int) -> bool:
+        """Whether the body waits for a time, a message or a decision, and none of its steps runs."""
         if token in self.sleeping:
             return True
         flow = self._flows.get(token)  # None: it is in another process
@@ -195,7 +198,9 @@ class Flows:
             )  # fmt: skip
             if (woken := self.sleeping.woken.pop(token, None)) is not None:
                 flow.began_empty, flow.stops = woken.began_empty, woken.stopped
-                flow.rested_until = 0.0 if woken.stopped else woken.until
+                if woken.wait.in_time and not woken.stopped:
+                    flow.rested_until = woken.wait.until or 0.0
+                self._leaving[token] = woken.wait
         return flow
 
     def task_of(self, token: int) -> TaskActor | None:
@@ -217,7 +222,7 @@ class Flows:
 
     async def gate(self, token: int) -> None:
         """Let no new step begin while the runtime drains: the body is stopped here, between two steps."""
-        await self._stop_here(token)
+        await self.stop_here(token)
         kernel = self._host.kernel
         call = kernel.calls.get(token) if kernel.drain_began is not None else None
         task = None if call is None else kernel.entities.get(call.key)
@@ -280,32 +285,13 @@ class Flows:
     async def pause(
         self, token: int, until: float, lending: Callable[[int], object] | None = None, *, alone: bool = True
     ) -> None:
-        """Wait for a time (UTC epoch seconds), without a slot.
-
-        lending: called before the slot of `token` is lent. alone: False if steps of the body may run meanwhile, which
-        are not known here.
-        """
-        await self._stop_here(token)
-        flow = self._flows.get(token)
-        if (left := until - self.now()) > 0 and (flow is None or flow.rested_until < until):
-            if lending is not None:
-                lending(token)
-            elif flow is not None and self._may_sleep(token, flow, left):
-                raise self.sleeping.drop(token, flow, until)
-            due = anyio.Event()
-            cancel = self.after(left, due.set)
-            if alone:
-                self._pauses[token] += 1
-            try:
-                await self.lent.while_waiting(token, due.wait)
-            finally:
-                cancel()
-                if alone:
-                    self._goes_on(token)
+        """Wait for a time (UTC epoch seconds), without a slot. The other arguments are those of `wait`."""
+        await self.wait(token, until, None, lending, alone=alone)
 
     def take(self, token: int, request: MessageRequest, over: Callable[[Any, Exception | None], object]) -> None:
         """Receive a message, if there is one. over: called with the step when that is durable, or with an error."""
         self._host.tell(TakeMessage(token, request.name, request.step, request.keep, Reply(over)))
+        self._leave(token)  # only now: else the message that has woken this flow would wake the next one, too
 
     async def message(
         self,
@@ -317,31 +303,99 @@ class Flows:
         alone: bool = True,
     ) -> None:
         """Wait for a message of that name, or for a time (UTC epoch seconds), without a slot. The other arguments are
-        those of `pause`.
+        those of `wait`.
         """
-        left = None if until is None else until - self.now()
         task = self.task_of(token)
-        if task is None or (left is not None and left <= 0):
+        if task is None:
             return
+        job = task.stream.job.record.key
+
+        def listen(wake: Callable[[], object]) -> Callable[[], object]:
+            number = next(self._numbers)
+            self._host.tell(AwaitMessage(token, name, number, Reply(lambda *_: wake())))
+            return lambda: self._host.tell(LeaveMessages(job, name, number))
+
+        await self.wait(token, until, listen, lending, alone=alone)
+
+    async def wait(
+        self,
+        token: int,
+        until: float | None,
+        listen: Listen | None,
+        lending: Callable[[int], object] | None = None,
+        *,
+        alone: bool = True,
+    ) -> None:
+        """Wait for a time (UTC epoch seconds), for an event, or for the first of both, without a slot.
+
+        lending: called before the slot of `token` is lent. alone: False if the body may do something else meanwhile,
+        which is not known here: steps of a body in another process, a child job. Raises FlowAsleep if the body is
+        dropped.
+        """
+        await self.stop_here(token)
+        self._leave(token)
+        flow, timers = self._flows.get(token), self._host.dispatcher.timers
+        left = None if until is None else until - self.now()
+        if left is not None and (left <= 0 or (flow is not None and flow.rested_until >= (until or 0.0))):
+            return
+        due = None if left is None else self._host.monotonic() + left
         if lending is not None:
             lending(token)
-        come, number = anyio.Event(), next(self._numbers)
+            flow = None
+        elif listen is None and left is not None and flow is not None and self._may_sleep(token, flow, left):
+            wait = Wait(token, until, _nothing)
+            wait.begin(timers, due, None)
+            raise self.sleeping.drop(flow, wait)
+        await self._in_memory(Wait(token, until, _nothing), due, listen, flow, alone=alone)
 
-        def woken(*_: object) -> None:
-            come.set()
+    async def _in_memory(
+        self, wait: Wait, due: float | None, listen: Listen | None, flow: Flow | None, *, alone: bool
+    ) -> None:
+        """Wait with the body in memory, until the wait is over, or has lasted so long that the body is dropped.
 
-        cancel = None if left is None else self.after(left, come.set)
-        self._host.tell(AwaitMessage(token, name, number, Reply(woken)))
+        due: as for `Wait.begin`. flow: None if the body is not dropped.
+        """
+        token, timers, came = wait.token, self._host.dispatcher.timers, anyio.Event()
+        stop_looking: Callable[[], object] | None = None
+        long_at = self._host.monotonic() + sleeping.LONG
+
+        def wake(_: int) -> None:
+            came.set()
+
+        async def over() -> None:
+            nonlocal came, stop_looking
+            await came.wait()
+            while not wait.over:  # it is time to look whether it has lasted long
+                left = long_at - self._host.monotonic()
+                if flow is not None and self._may_drop(flow, wait, left):
+                    raise self.sleeping.drop(flow, wait)
+                came = anyio.Event()
+                if left > 0:
+                    stop_looking = self.after(left, came.set)
+                await came.wait()
+
+        wait.tell = wake
+        wait.begin(timers, due, listen)
+        if listen is not None and flow is not None:
+            stop_looking = self.after(sleeping.SHORT, came.set)
         if alone:
             self._pauses[token] += 1
         try:
-            await self.lent.while_waiting(token, come.wait)
+            await self.lent.while_waiting(token, over)
         finally:
-            self._host.tell(LeaveMessages(task.stream.job.record.key, name, number))
-            if cancel is not None:
-                cancel()
+            if stop_looking is not None:
+                stop_looking()
+            if wait.tell is wake:  # else it goes on without the body
+                wait.end(timers)
             if alone:
                 self._goes_on(token)
+        if wait.in_time and flow is not None:
+            flow.rested_until = max(flow.rested_until, wait.until or 0.0)
+
+    def _leave(self, token: int) -> None:
+        """End the wait for which a flow has slept: its body has come to it again, or has ended."""
+        if (wait := self._leaving.pop(token, None)) is not None:
+            wait.end(self._host.dispatcher.timers)
 
     def ask_tool(self, token: int, request: ToolRequest) -> ToolWait:
         """Ask for a unit of a tool, at once. `leave_tool` has to be called when it is not needed any more."""
@@ -359,7 +413,7 @@ class Flows:
         lending: Callable[[int], object] | None = None,
     ) -> StepRecord:
         """Wait for a unit of a tool, without a slot. Returns the record of the step. wait: if it was asked for already.
-        lending: as for `pause`. Raises AttemptOver if the attempt has ended.
+        lending: as for `wait`. Raises AttemptOver if the attempt has ended.
         """
         wait = wait or self.ask_tool(token, request)
         row = await wait.answer()
@@ -392,20 +446,44 @@ class Flows:
         await job.send(message.name, value, task=message.task, by=by, request_id=message.request_id)
 
     def _may_sleep(self, token: int, flow: Flow, left: float) -> bool:
-        """Whether the body of a flow that waits so many seconds is dropped meanwhile."""
-        if left <= sleeping.LONG and (left <= sleeping.SHORT or len(self._pauses) < sleeping.MOST_AWAKE):
+        """Whether the body of a flow that is going to wait so many seconds for a time is dropped meanwhile."""
+        if left <= sleeping.LONG and (left <= sleeping.SHORT or self.lent.waiting < sleeping.MOST_AWAKE):
             return False
-        if flow.running or flow.stops or self.lent.waits(token) or not self._runners.is_alone_here():
-            return False
-        task = self.task_of(token)
-        if task is None or self._host.kernel.drain_began is not None:
-            return False
-        record, asks = task.record, task.asks
-        if asks is not None and asks.token == token and asks.waiting:
-            return False
-        return task.engine == "loop" and record.on_loss == "rerun" and record.state == RUNNING
+        return not self.lent.waits(token) and self._is_droppable(token, flow)
 
-    async def _stop_here(self, token: int) -> None:
+    def _may_drop(self, flow: Flow, wait: Wait, left: float) -> bool:
+        """Whether a body that waits is dropped: this is all that it waits for, it is not nearly over, and has lasted
+        long. left: seconds until it has.
+        """
+        token, until = wait.token, wait.until
+        if left > 0 and self.lent.waiting <= sleeping.MOST_AWAKE:
+            return False
+        if until is not None and until - self.now() <= sleeping.SHORT:
+            return False
+        return self.lent.waits(token) == 1 and self._is_droppable(token, flow)
+
+    def _is_droppable(self, token: int, flow: Flow) -> bool:
+        """Whether the body that runs here can be dropped and made again."""
+        task = self.task_of(token)
+        if flow.running or flow.stops or task is None or self._host.kernel.drain_began is not None:
+            return False
+        record = task.record
+        return (
+            task.engine == "loop" and record.on_loss == "rerun" and record.state == RUNNING
+            and self._runners.is_alone_here()
+        )  # fmt: skip
+
+    def ready(self, token: int, connection: Connection) -> None:
+        """Make the flow of an async body that has taken steps before it was made again, but none yet since then."""
+        if token in self._kept and not connection.raises:
+            self.of(token, connection.mask, connection)
+
+    def is_stopped(self, token: int) -> bool:
+        """Whether a body was made again only to be stopped, and has not come to where it waits."""
+        flow = self._flows.get(token)
+        return flow is not None and flow.stops
+
+    async def stop_here(self, token: int) -> None:
         """Cancel a body that was made again only to be stopped: it has come to where it waits."""
         flow = self._flows.get(token)
         if flow is not None and flow.stops:
@@ -421,3 +499,7 @@ class Flows:
     def blocking(self, func: Callable[[], Coroutine[Any, Any, T]], connection: Connection | None) -> T:
         """Await something on the loop, for a body in a thread. Raises TaskCancelled if its task is cancelled."""
         return await_on_loop(self._host.dispatcher.call_threadsafe, self._runners, func, connection)
+
+
+def _nothing(_: int) -> None:
+    """A wait that nobody is told of yet."""

@@ -1,4 +1,5 @@
-"""Slots that bodies lend while they wait for something outside of them: a child job, a time, a message."""
+"""Slots that bodies lend while they wait for something outside of them: a child job, a time, a message,
+a decision."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ...actors.messages.commands import Lend, Regain, Reply
+from ...actors.messages.errors import FlowAsleep
 
 if TYPE_CHECKING:
     from ..host import KernelHost
@@ -25,6 +27,9 @@ class LentSlots:
             self._host.tell(Lend(token))
         try:
             await wait()
+        except FlowAsleep:  # the body is dropped: its slot stays lent
+            self._over(token)
+            raise
         except BaseException:
             if self._over(token):
                 self._host.tell(Regain(token, Reply(unheard)))
@@ -32,9 +37,14 @@ class LentSlots:
         if self._over(token):
             await self._host.ask(lambda reply: Regain(token, reply))
 
-    def waits(self, token: int) -> bool:
-        """Whether a body waits for anything."""
-        return token in self._waits
+    def waits(self, token: int) -> int:
+        """For how many things a body waits."""
+        return self._waits.get(token, 0)
+
+    @property
+    def waiting(self) -> int:
+        """How many bodies wait in memory."""
+        return len(self._waits)
 
     def _over(self, token: int) -> bool:
         """Count one wait less. Returns True if the body waits for nothing any more."""

@@ -4,6 +4,12 @@ Rules
 - The attempt goes on: nothing ends, fails or is lost, and its slot is lent. Only its body is not in memory.
 - Only an async body of the runtime's own loop is dropped, which may run again (`on_loss`), and only while the body
   itself waits: none of its steps runs, and it has no task group and no time limit of anyio or trio around the wait.
+- All waits of a flow are alike: for a time (a sleep, the next try of a step), for an event (a message, an approval, a
+  child job), or for both. A body that waits for a time only is dropped at once, if that is far. Whether an event is
+  far nobody knows: a body that waits for one is dropped when the wait has lasted long.
+- The wait goes on without the body. When it is over, the body runs again, and comes to the same wait: there it finds
+  the message, the decision or the child's end by itself. So nothing is taken for a body that is not there, and a crash
+  at any time loses nothing.
 - `FlowAsleep` is raised where the body waits. Its `finally` blocks and context managers run; a step, child job or
   approval that they ask for raises `FlowAsleep` again, and what the body returns or raises is dropped.
 - A drain or a forced cancel ends a sleeping attempt at once. For any other stop the body is made again and cancelled
@@ -21,6 +27,7 @@ import msgspec
 from ...actors.messages.commands import Lend, Regain, Reply
 from ...actors.messages.errors import FlowAsleep
 from ...actors.messages.inputs import CallEnded
+from .waits import Wait
 
 if TYPE_CHECKING:
     from ..engines.flow import Flow
@@ -35,24 +42,24 @@ SHORT = 30.0
 
 
 class SleepingFlow(msgspec.Struct, eq=False):
-    """A flow whose body was dropped, or is being dropped. until: UTC epoch seconds."""
+    """A flow whose body was dropped, or is being dropped."""
 
-    until: float
+    wait: Wait
     began_empty: bool
     dropped: bool = False  # its body has ended
     stopped: bool = False  # its attempt is to end: the body is made again, and is cancelled where it sleeps
-    cancel: Callable[[], object] | None = None  # of its timer
+    begun: bool = False  # its body is being made again
 
 
 class SleepingFlows:
     """The sleeping flows of one runtime, by the tokens of their attempts. Only the loop's thread uses it."""
 
-    def __init__(self, host: KernelHost, after: Callable[[float, Callable[[], object]], Callable[[], object]]) -> None:
+    def __init__(self, host: KernelHost) -> None:
         self._host = host
-        self._after = after
         self._flows: dict[int, SleepingFlow] = {}
         self.woken: dict[int, SleepingFlow] = {}  # whose bodies have begun again, until they take a step
         self.begin_again: Callable[[int], object] = lambda _: None  # `CallRunner.begin_again`
+        self._tell_over = self._over  # bound once: each sleeping flow holds it
 
     def __contains__(self, token: int) -> bool:
         return token in self._flows
@@ -60,11 +67,12 @@ class SleepingFlows:
     def __len__(self) -> int:
         return len(self._flows)
 
-    def drop(self, token: int, flow: Flow, until: float) -> FlowAsleep:
-        """Lend the slot, and return the error that ends the body."""
-        self._flows[token] = SleepingFlow(until, flow.began_empty)
+    def drop(self, flow: Flow, wait: Wait) -> FlowAsleep:
+        """Put a flow to sleep until its wait is over. Lends the slot, and returns the error that ends the body."""
+        wait.tell = self._tell_over
+        self._flows[wait.token] = SleepingFlow(wait, flow.began_empty)
         flow.fall_asleep()
-        self._host.tell(Lend(token, asleep=True))
+        self._host.tell(Lend(wait.token, asleep=True))
         return FlowAsleep("this flow is put to sleep: its body runs again, from its first line, when it goes on")
 
     def body_ended(self, token: int) -> Literal["asleep", "stopped"] | None:
@@ -73,20 +81,26 @@ class SleepingFlows:
         if sleeping is None:
             return None
         if sleeping.stopped:
-            del self._flows[token]
+            self.forget(token)
             return "stopped"
         sleeping.dropped = True
-        sleeping.cancel = self._after(max(0.0, sleeping.until - self._host.now()), partial(self._due, token))
+        if sleeping.wait.over:
+            self._over(token)
         return "asleep"
 
-    def _due(self, token: int) -> None:
-        if (sleeping := self._flows.get(token)) is not None:
-            sleeping.cancel = None
+    def _over(self, token: int) -> None:
+        """The wait of a flow is over: ask for a slot, once its body has ended."""
+        if (sleeping := self._flows.get(token)) is not None and sleeping.dropped:
             self._host.tell(Regain(token, Reply(partial(self._has_slot, token))))
 
     def _has_slot(self, token: int, _: Any, __: Exception | None) -> None:
         sleeping = self._flows.get(token)
-        if sleeping is not None and not sleeping.stopped:
+        if sleeping is not None:
+            self._begin(token, sleeping)
+
+    def _begin(self, token: int, sleeping: SleepingFlow) -> None:
+        if not sleeping.begun:  # a stop may come while its history is read
+            sleeping.begun = True
             self.begin_again(token)
 
     def stop(self, token: int, *, force: bool) -> bool:
@@ -100,15 +114,12 @@ class SleepingFlows:
         if not sleeping.dropped:
             sleeping.stopped = True
             return False
-        if sleeping.cancel is not None:
-            sleeping.cancel()
-            sleeping.cancel = None
         if force or self._host.kernel.draining:
-            del self._flows[token]
+            self.forget(token)
             self._host.tell(CallEnded(token, "cancelled", None, "cancelled", "cancelled while it slept"))
-        elif not sleeping.stopped:
+        else:
             sleeping.stopped = True
-            self.begin_again(token)
+            self._begin(token, sleeping)
         return True
 
     def wake(self, token: int) -> bool:
@@ -121,5 +132,6 @@ class SleepingFlows:
 
     def forget(self, token: int) -> None:
         """Drop what is known of an attempt that has ended."""
-        self._flows.pop(token, None)
-        self.woken.pop(token, None)
+        for book in (self._flows, self.woken):
+            if (sleeping := book.pop(token, None)) is not None:
+                sleeping.wait.end(self._host.dispatcher.timers)

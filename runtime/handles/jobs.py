@@ -87,6 +87,7 @@ class JobCore:
         self.outcome = outcome
         self._stream: WorkstreamRecord | None = None  # of the last run, once the job has ended
         self._over = anyio.Event()
+        self._listeners: dict[int, Callable[[], object]] = {}  # flows that wait for the end
         self._cause: BaseException | None = None  # the error that broke the runtime
         if outcome is not None:
             self._over.set()
@@ -249,6 +250,12 @@ class JobCore:
                 self.outcome = await with_tracebacks(self.outcome, stream, self.attempts, self._transitions_of)
         return self.outcome
 
+    def when_over(self, tell: Callable[[], object]) -> Callable[[], object]:
+        """Call `tell` at the end of the job, or when the runtime closes. Returns the function that cancels that."""
+        number = id(tell)
+        self._listeners[number] = tell
+        return lambda: self._listeners.pop(number, None)
+
     async def attempts(self, task: str) -> list[AttemptRecord]:
         """The durable attempts of a task in the present run, oldest first."""
         record = self.task_record(task)
@@ -308,6 +315,8 @@ class JobCore:
             self._release_actors()
         self._cause = cause
         self._over.set()
+        for tell in list(self._listeners.values()):
+            tell()
 
     def _release_actors(self) -> None:
         """Keep the records that the handle still shows, and release the actors."""

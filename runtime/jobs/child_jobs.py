@@ -10,6 +10,7 @@ Rules
 - If a job has replaced another one under its id, the other job's children do not count: each is replaced when a child
   of its name is submitted.
 - A body that waits for a child lends its slot, and its time limit is suspended; it goes on when it has its slot again.
+  A flow may be put to sleep meanwhile. One that is made again only to be stopped submits no child that is known.
 - A body may wait for several children at once: it counts as waiting until it waits for none.
 """
 
@@ -39,15 +40,15 @@ from ..engines.child_job import ChildJob
 from ..engines.context import connection_of
 from ..engines.from_thread import await_on_loop
 from ..errors import JobExists
-from ..flows.lent_slots import LentSlots
 from ..functions.registry import LARGE, fingerprint_of, prepared
-from ..handles.jobs import JobHandle
+from ..handles.jobs import JobHandle, core_of
 from ..handles.outcomes import Outcome
 from ..handles.reruns import load
 from .same_workstream import compare
 
 if TYPE_CHECKING:
     from ..engines.context import TaskContext
+    from ..flows.flows import Flows
     from ..handles.services import Services
     from ..host import KernelHost
 
@@ -58,11 +59,11 @@ _LOCAL = re.compile(rb"(<locals>[^\"]*)#\d+")  # a function inside a function ha
 class Children:
     """Submits and awaits the child jobs of running bodies."""
 
-    def __init__(self, services: Services, host: KernelHost, runners: RunnerPool, lent: LentSlots) -> None:
+    def __init__(self, services: Services, host: KernelHost, runners: RunnerPool, flows: Flows) -> None:
         self.services = services
         self._host = host
         self._runners = runners
-        self._lent = lent
+        self._flows = flows
         self._submitting = InFlight()  # by child id
 
     async def submit(
@@ -76,6 +77,9 @@ class Children:
             raise ValueError(f"{name!r:.80} cannot be the name of a child job: it {problem}")
         connection_of(context).keep_out_secrets(name, "the child job's name")
         job_id = f"{context.job_id}/{context.task}/{name}{self._round_of(context.token)}"
+        self._flows.ready(context.token, connection_of(context))
+        if self._flows.is_stopped(context.token) and await self.services.jobs.record_of(job_id) is not None:
+            return ChildJob(self, job_id, context, await self.services.jobs.find(job_id))  # else it could run again
         held = IdReservation(self.services.node, "job", job_id, await self._submitting.enter(job_id))
         sent, taken = False, True
         command: Callable[[Reply], Message] | None = None
@@ -199,15 +203,21 @@ class Children:
 
     async def wait(self, context: TaskContext, child: ChildJob) -> Outcome:
         """`ChildJob.wait`."""
+        self.services.check_here("a child job")
+        self._flows.ready(context.token, connection_of(context))
+        await self._flows.stop_here(context.token)
         return await self.wait_for(child.job, context.token)
 
     async def wait_for(self, job: JobHandle, token: int, lending: Callable[[int], object] | None = None) -> Outcome:
         """Wait for the child job by its handle. lending: called before the body's slot under `token` is lent."""
         self.services.check_here("a child job")
-        if not job.ended:
+        core = core_of(job)
+        if not job.ended and core.elsewhere:
             if lending is not None:
                 lending(token)
-            await self._lent.while_waiting(token, job.wait)
+            await self._flows.lent.while_waiting(token, job.wait)
+        elif not job.ended:
+            await self._flows.wait(token, None, core.when_over, lending, alone=False)
         return await job.wait()
 
     def wait_blocking(self, context: TaskContext, child: ChildJob) -> Outcome:

@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import msgspec
 
@@ -33,6 +33,8 @@ from ..engines.steps import MessageRequest, ToolRequest
 from ..engines.workers.wire import ALONE, BodyRequest, RequestAnswer, RequestRefusal, RequestWithdrawn
 
 if TYPE_CHECKING:
+    import anyio
+
     from ..engines.context import TaskContext
     from ..execution.approval_waiters import ApprovalWaiters
     from ..flows.flows import Flows
@@ -184,7 +186,7 @@ class WorkerRequests:
     async def _approval(self, token: int, want: BodyRequest) -> bytes:
         waiter = self._approvals.ask(token, want.name, msgspec.json.decode(want.payload, type=Approval), thread=False)
         try:
-            await waiter.over.wait()  # type: ignore[misc]  # on the loop it is the loop's event
+            await cast("anyio.Event", waiter.over).wait()
         finally:
             self._approvals.leave(waiter, thread=False)
         return msgspec.json.encode(waiter.record)

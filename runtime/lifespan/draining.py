@@ -141,13 +141,14 @@ async def archive_ended(host: KernelHost, journal: Path, limit: float) -> None:
 
 
 def _in_vain(host: KernelHost) -> bool:
-    """Whether the only running calls are bodies that wait for child jobs, whose tasks no longer start, or for a time.
+    """Whether the only running calls are bodies that wait for child jobs, whose tasks no longer start, or for what a
+    restart does not end: a time, a message, a decision.
 
     A task that waits for its function does not run.
     """
     kernel = host.kernel
     for token, call in kernel.calls.items():
-        if token in host.caller.kept or host.caller.waits_for_time(token):
+        if token in host.caller.kept or host.caller.only_waits(token):
             continue
         lent = kernel.lent.get(token)
         if lent is None or lent.reply is not None or lent.goes_on:

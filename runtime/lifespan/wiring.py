@@ -104,7 +104,7 @@ class Wiring:
         await machines.recall()
         services.submissions = Submissions(services, host, services.ids, jobs.handle)
         flows = Flows(host, runners, services.read, lambda: journal.reader, jobs.find)
-        services.children = Children(services, host, runners, flows.lent)
+        services.children = Children(services, host, runners, flows)
         await platform.open_engines(runners, flows)
         inbox = services.inbox = InboxReader(
             partial(perform, services), host, services.requests, services.read_own, start,

@@ -409,6 +409,12 @@ class _Approvals:
             raise _NotKept(f"not kept: {label}")
         return waiter
 
+    async def decision(self, token: int, name: str, rule: Approval, connection: Connection) -> Waiter:  # noqa: ARG002
+        waiter = self.ask(token, name, rule, thread=False)
+        if waiter.record is None:
+            await anyio.sleep_forever()
+        return waiter
+
     def leave(self, waiter: Waiter, *, thread: bool) -> None:
         """Do nothing: nobody else waits."""
 

@@ -95,6 +95,15 @@ class RuntimeProxy:
 
     # -- approvals -----------------------------------------------------------------------------------------------------
 
+    async def decision(self, token: int, name: str, rule: Approval, connection: Connection) -> Waiter:  # noqa: ARG002
+        """Ask for an approval, and wait for the answer on the event loop."""
+        question = self.ask(token, name, rule, thread=False)
+        try:
+            await cast("anyio.Event", question.over).wait()
+        finally:
+            self.leave(question, thread=False)
+        return question
+
     def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:  # noqa: ARG002 - the body's own
         """Ask for an approval."""
         if not is_a(rule, Approval):
@@ -148,7 +157,7 @@ class RuntimeProxy:
         question = self._begin(what, name, payload, thread=True)
         try:
             if connection is None:
-                question.over.wait()
+                cast("threading.Event", question.over).wait()
             else:
                 connection.wait_for(question)
         finally:
@@ -159,7 +168,7 @@ class RuntimeProxy:
         """Ask, and wait on the event loop. Raises the error of a refusal."""
         question = self._begin(what, name, payload, thread=False)
         try:
-            await question.over.wait()  # type: ignore[misc]  # for a body on the loop it is an anyio event
+            await cast("anyio.Event", question.over).wait()
         finally:
             self.leave(question, thread=False)
         return question.payload()

@@ -1,0 +1,61 @@
+"""What the body of a flow waits for: a time, an event, or whichever of them comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    from ..dispatch.timers import Timer, Timers
+
+Listen: TypeAlias = Callable[[Callable[[], object]], Callable[[], object]]
+"""Begins to listen for an event (a message, a decision, the end of a child job), and calls what it is given when the
+event is there: once, or more often. Returns the function that stops it.
+"""
+
+
+class Wait(msgspec.Struct, eq=False):
+    """One wait, of a body in memory or of one that was dropped.
+
+    token: of the attempt. until: UTC epoch seconds, None if it waits for an event only. tell: called with the token
+    once the wait is over.
+    """
+
+    token: int
+    until: float | None
+    tell: Callable[[int], object]
+    over: bool = False
+    in_time: bool = False  # it is over since its time has come
+    timer: Timer | None = None
+    stop: Callable[[], object] | None = None  # stops listening for the event
+
+    def begin(self, timers: Timers, due: float | None, listen: Listen | None) -> None:
+        """Wait from now on. due: `until` in seconds of the monotonic clock."""
+        if due is not None:
+            self.timer = timers.arm(due, _time_has_come, self)
+        if listen is not None:
+            self.stop = listen(self._event_is_there)
+
+    def end(self, timers: Timers) -> None:
+        """Wait no longer."""
+        self.over = True
+        if self.timer is not None:
+            timers.cancel(self.timer)
+            self.timer = None
+        if self.stop is not None:
+            stop, self.stop = self.stop, None
+            stop()
+
+    def _event_is_there(self) -> None:
+        if not self.over:
+            self.over = True
+            self.tell(self.token)
+
+
+def _time_has_come(wait: Wait) -> None:
+    wait.timer = None
+    if not wait.over:
+        wait.over = wait.in_time = True
+        wait.tell(wait.token)
