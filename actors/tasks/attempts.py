@@ -258,6 +258,8 @@ def _ended_badly(task: TaskActor, ended: CallEnded) -> None:
         give_back(task)
     elif ended.status in SAID:
         fail(task, ended, end="failed")
+    elif task.clock.asleep:  # no body was in memory: nothing was interrupted
+        give_back(task, reason="its worker has ended")
     elif ended.status == "lost":  # the worker has ended, so it would be useless to wait for it
         task.fire(Event.RECOVER, reason=ended.error)
         fail(task, ended, end="lost")
@@ -497,8 +499,10 @@ def lose(task: TaskActor, reason: str) -> None:
     fail(task, ended, end="lost")
 
 
-def give_back(task: TaskActor) -> None:
-    """Give back an attempt that a drain stopped: it is not counted, unless `on_loss` forbids to run the body again."""
+def give_back(task: TaskActor, *, reason: str = "drained") -> None:
+    """Give back an attempt that a drain stopped, or whose body slept when its worker ended: it is not counted, unless
+    `on_loss` forbids to run the body again.
+    """
     if task.record.on_loss != "rerun":
         lose(task, "drained")
         return
@@ -507,7 +511,7 @@ def give_back(task: TaskActor) -> None:
     changed = replace(
         task.record, worker=None, worker_id=None, claimed_at=None, limit=None, probe=False, queued_at=task.kernel.at
     )
-    task.fire(REQUEUE, changed, reason="drained")
+    task.fire(REQUEUE, changed, reason=reason)
 
 
 def drain(task: TaskActor, message: Drain) -> None:

@@ -189,6 +189,25 @@ async def test_leaving_does_not_wait_for_it_and_it_goes_on_once_at_the_next_star
     assert outcome.tasks["t"].lost_attempts == 0
 
 
+async def test_the_end_of_its_worker_is_no_loss_and_another_one_goes_on(open_runtime: Open) -> None:
+    clock = VirtualClock()
+
+    async def body(task: TaskContext) -> str:
+        await note("first")
+        await task.sleep("3d")
+        return await note("second")
+
+    async with open_runtime(clock=clock, workers=[Worker("a", engine="loop"), Worker("b", engine="loop")]) as runtime:
+        job = await put_to_sleep(runtime, body)
+        before = job.task("t").record.worker_id or ""
+        await runtime.worker(before.partition("#")[0]).terminate(reason="for good")
+        await until(lambda: job.task("t").record.worker_id not in {None, before} and asleep(runtime))
+        clock.advance(3 * DAY)
+        outcome = await job.wait()
+    assert (outcome.results, ran) == ({"t": "second"}, ["first", "second"])
+    assert outcome.tasks["t"].lost_attempts == 0
+
+
 async def test_a_clock_that_is_set_back_meanwhile_lengthens_nothing(open_runtime: Open) -> None:
     clock = VirtualClock()
 
