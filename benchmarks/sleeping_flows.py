@@ -2,9 +2,11 @@
 
     python benchmarks/sleeping_flows.py                # 100,000 flows, as tasks of workstreams of 1,000
     python benchmarks/sleeping_flows.py 10000 --awake  # their bodies stay in memory, as those of threads do
+    python benchmarks/sleeping_flows.py --restart      # also leaves the runtime, and opens it again
 
 The difference of resident memory, divided by the number of flows, with SQLite. `--not-begun` measures tasks that have
-not begun (`Task(wait="7d")`): the rest is what a sleeping flow takes beside its task.
+not begun (`Task(wait="7d")`): the rest is what a sleeping flow takes beside its task. `--restart` measures how long the
+runtime takes to leave and to open with them, and until a flow goes on that fell due while nothing ran: the last one.
 """
 
 from __future__ import annotations
@@ -20,15 +22,15 @@ from typing import Any
 
 import anyio
 
-from callboard import Runtime, Task, TaskContext, Worker, Workstream
+from callboard import Runtime, Task, TaskContext, VirtualClock, Worker, Workstream
 from callboard.runtime.flows import sleeping
 
 _WIDTH = 1_000  # tasks of one workstream
 
 
 async def body(task: TaskContext) -> None:
-    """Sleep for a week."""
-    await task.sleep("7d")
+    """Sleep for a week, or less."""
+    await task.sleep(task.args.get("for", "7d"))
 
 
 def resident() -> int:
@@ -37,11 +39,12 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def measure(count: int, words: str, **options: Any) -> None:
+async def measure(count: int, words: str, *, restart: bool = False, **options: Any) -> None:
     """Submit the tasks, let them wait, and print what each takes."""
     with TemporaryDirectory() as folder:
-        workers = [Worker("w", engine="loop", capacity=1_000)]
-        async with Runtime(Path(folder) / "state.db", workers=workers) as runtime:
+        workers, clock = [Worker("w", engine="loop", capacity=1_000)], VirtualClock()
+        open_one = partial(Runtime, Path(folder) / "state.db", workers=workers, **({"clock": clock} if restart else {}))
+        async with open_one() as runtime:
             runtime.task(name="body")(body)
             tasks = [Task(f"t{number}", run="body", **options) for number in range(_WIDTH)]
             before, began = resident(), time.perf_counter()
@@ -52,8 +55,28 @@ async def measure(count: int, words: str, **options: Any) -> None:
             await anyio.sleep(1.0)  # the last bodies end
             took, used = time.perf_counter() - began, (resident() - before) / count
             print(f"{count:,} {words}: {used:,.0f} bytes each; all wait after {took:.1f} s", flush=True)
-            for job in jobs:
-                await job.cancel(force=True)
+            if restart:
+                due = Task("due", run="body", args={"for": "1d"})
+                await runtime.submit(Workstream("w", tasks=[due]), id="due")
+                while len(kernel.lent) <= count:  # noqa: ASYNC110
+                    await anyio.sleep(0.1)
+                began = time.perf_counter()
+            else:
+                for job in jobs:
+                    await job.cancel(force=True)
+        if restart:
+            left = time.perf_counter()
+            clock.advance(2 * 24 * 3600.0)
+            async with open_one() as runtime:
+                runtime.task(name="body")(body)
+                opened = time.perf_counter()
+                await (await runtime.job("due")).wait()
+                gone_on = time.perf_counter()
+                while len(runtime._services.host.kernel.lent) < count:  # noqa: ASYNC110
+                    await anyio.sleep(0.1)
+                told = [left - began, opened - left, gone_on - left, time.perf_counter() - left]
+                words = "left after {:.1f} s; open after {:.1f} s; the one that was due went on after {:.1f} s"
+                print(f"{words}; all wait again after {{:.1f}} s".format(*told), flush=True)
 
 
 def main() -> None:
@@ -62,13 +85,14 @@ def main() -> None:
     parser.add_argument("count", nargs="?", type=int, default=100_000)
     parser.add_argument("--awake", action="store_true", help="keep the bodies in memory")
     parser.add_argument("--not-begun", action="store_true", help="measure tasks that have not begun")
+    parser.add_argument("--restart", action="store_true", help="also leave the runtime, and open it again")
     given = parser.parse_args()
     if given.awake:
         sleeping.LONG = sleeping.SHORT = 1e12
     if given.not_begun:
         anyio.run(partial(measure, given.count, "tasks that have not begun", wait="7d"))
     else:
-        anyio.run(measure, given.count, "sleeping flows")
+        anyio.run(partial(measure, given.count, "sleeping flows", restart=given.restart))
 
 
 if __name__ == "__main__":
