@@ -241,7 +241,7 @@ def test_a_tool_that_asks_for_a_rest_gets_it_from_steps_too() -> None:
     assert stage.has == ["a", "b"]
 
 
-def test_an_undone_turn_and_a_lowered_limit_leave_the_counts_right() -> None:
+def test_an_undone_turn_leaves_the_counts_and_the_permit_as_they_were() -> None:
     stage = Steps()
     stage.use("a")
     stage.use("b")
