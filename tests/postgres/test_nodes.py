@@ -492,6 +492,28 @@ def test_a_tree_of_jobs_stays_whole(cluster: PostgresNodes) -> None:
     assert [[one.key for one in loaded.jobs] if loaded else [] for loaded in taken] == [[1, 2, 3, 4, 5], [6]]
 
 
+@pytest.fixture
+def nested_loops(cluster: PostgresNodes) -> Iterator[None]:
+    """The plans that the server prefers by the statistics of a small table."""
+    settings = ("enable_hashjoin", "enable_mergejoin", "enable_material", "enable_hashagg", "enable_sort")
+    for setting in settings:
+        cluster.run(f"ALTER ROLE CURRENT_USER SET {setting} = off")
+    yield
+    cluster.run("ALTER ROLE CURRENT_USER RESET ALL")
+
+
+@pytest.mark.usefixtures("nested_loops")
+def test_a_node_takes_its_share_whatever_the_server_plans(cluster: PostgresNodes) -> None:
+    first, second, third = (cluster.node(f"web-{number}") for number in range(3))
+    cluster.commit(first, *map(job, range(1, 7)), *map(machine, range(11, 17)))
+    for table in ("job_records", "machine_records"):
+        cluster.run(f"ANALYZE {table}")
+    first.leave()
+    taken = [node.take() for node in (second, third)]
+    assert [[one.key for one in loaded.jobs] if loaded else [] for loaded in taken] == [[1, 2, 3], [4, 5, 6]]
+    assert [[one.key for one in loaded.machines] if loaded else [] for loaded in taken] == [[11, 12, 13], [14, 15, 16]]
+
+
 def test_hooks_of_a_machine_go_where_the_machine_goes(cluster: PostgresNodes) -> None:
     first, second, third = (cluster.node(f"web-{number}") for number in range(3))
     cluster.commit(

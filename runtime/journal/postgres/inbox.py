@@ -58,8 +58,9 @@ SELECT {_KEY}, (SELECT number FROM acted) FROM waiting
 """
 _LIVING = "SELECT name FROM nodes WHERE NOT fenced AND seen_at + lease >= clock_timestamp() ORDER BY name"
 _ANY = "SELECT EXISTS (SELECT FROM inbox_rows WHERE answer IS NULL)"
+# An array, since PostgreSQL may run the query of an IN again for each row, which takes more rows than its limit.
 _CLAIM = """
-UPDATE inbox_rows SET taken_by = %(me)s WHERE key IN (
+UPDATE inbox_rows SET taken_by = %(me)s WHERE key = ANY (ARRAY(
   SELECT row.key FROM inbox_rows AS row
   LEFT JOIN nodes AS taker ON taker.node = row.taken_by
   LEFT JOIN names ON names.name = row.about
@@ -71,7 +72,7 @@ UPDATE inbox_rows SET taken_by = %(me)s WHERE key IN (
     AND EXISTS (SELECT FROM nodes WHERE node = %(me)s AND NOT fenced)
     AND {only}
   ORDER BY row.key LIMIT %(room)s
-  FOR UPDATE OF row SKIP LOCKED)
+  FOR UPDATE OF row SKIP LOCKED))
 """
 _MINE = """
 SELECT key, command FROM inbox_rows

@@ -88,11 +88,12 @@ UPDATE nodes SET
     WHERE living AND machine_records.node = nodes.node)
 WHERE node IN (SELECT node FROM nodes WHERE node = ANY (%(gone)s) AND share IS NULL ORDER BY node FOR UPDATE)
 """
-# At least one, so that nothing stays for ever, whatever the shares are.
+# At least one, so that nothing stays for ever, whatever the shares are. An array, since PostgreSQL may run the query of
+# an IN again for each row, where it skips the rows that this statement has taken: it would take all.
 _ROOTS = f"""
-UPDATE job_records SET node = %(me)s WHERE key IN (
+UPDATE job_records SET node = %(me)s WHERE key = ANY (ARRAY(
   SELECT key FROM job_records WHERE {_ORPHANED} AND {_ROOT} AND key <> ALL (%(left)s::bigint[]) ORDER BY key
-  LIMIT (SELECT greatest(1, sum(share)) FROM nodes WHERE node = ANY (%(gone)s)) FOR UPDATE SKIP LOCKED)
+  LIMIT (SELECT greatest(1, sum(share)) FROM nodes WHERE node = ANY (%(gone)s)) FOR UPDATE SKIP LOCKED))
 RETURNING key
 """
 _CHILDREN = f"""
@@ -100,9 +101,9 @@ UPDATE job_records SET node = %(me)s
 WHERE {_ORPHANED} AND {_IS_CHILD} AND (as_json(record)->>'parent')::bigint = ANY (%(parents)s) RETURNING key
 """
 _MACHINES = f"""
-UPDATE machine_records SET node = %(me)s WHERE key IN (
+UPDATE machine_records SET node = %(me)s WHERE key = ANY (ARRAY(
   SELECT key FROM machine_records WHERE {_ORPHANED} ORDER BY key
-  LIMIT (SELECT greatest(1, sum(machine_share)) FROM nodes WHERE node = ANY (%(gone)s)) FOR UPDATE SKIP LOCKED)
+  LIMIT (SELECT greatest(1, sum(machine_share)) FROM nodes WHERE node = ANY (%(gone)s)) FOR UPDATE SKIP LOCKED))
 RETURNING key
 """
 # Callbacks of a machine go to the node that takes the machine.
