@@ -5,9 +5,9 @@ that are caught and compensated, receives with and without a time limit, approva
 flow, and further rounds (`task.again`). That other flow listens, and begins anew after every three messages. The
 runtime is killed between any two steps of the simulation, and the code may have one step more, and another one less,
 from then on. Messages come at random, some of them twice under one request id, from handles and through the inbox, also
-while no runtime lives; people decide approvals, pause and cancel; the journal fails, workers die. A flow that has ended
-may run again from one of its steps on, under the same faults. The functions of the steps, and the body, look into the
-journal meanwhile. With every second seed the steps have a tool, whose limit and breaker hold.
+while no runtime lives; people decide approvals, pause and cancel; the journal is slow, or fails, workers die. A flow
+that has ended may run again from one of its steps on, under the same faults. The functions of the steps, and the body,
+look into the journal meanwhile. With every second seed the steps have a tool, whose limit and breaker hold.
 
 One seed again, with its trace: `PYTHONPATH=src python -m tests.reliability.simulation.flows 42 43`.
 """
@@ -23,7 +23,7 @@ from typing import Any
 
 import anyio
 
-from callboard import Breaker, Task, TaskContext, Tool, Workstream, step
+from callboard import Breaker, Retry, Task, TaskContext, Tool, Workstream, step
 from callboard.errors import ApprovalRejected, InvalidTransitionError, MessageInvalid, ReceiveTimeout
 from callboard.testing import Simulation
 
@@ -92,7 +92,7 @@ def expected(program: Program, turn: str = "") -> list[str]:
     seen: list[str] = []
     for kind, path, more in program:
         at = f"{path}{turn}"
-        if kind in {"step", "child", "send", "approval", *RECEIVES}:
+        if kind in {"step", "flaky", "child", "send", "approval", *RECEIVES}:
             seen.append(at)
         elif kind == "gather":
             seen += (f"{at}:{n}" for n in range(more))
@@ -141,6 +141,7 @@ class Flow:
         self.shorter = False  # it lacks the steps that nothing depends on
         self.places: dict[Any, str] = {}  # by the value of a message: where the body got it
         self.gone = set[Any]()  # values of messages whose receives a later run has dropped
+        self.failed = set[str]()  # flaky steps that have failed: an attempt each
 
     # -- what the code of the flow sees --------------------------------------------------------------------------------
 
@@ -163,7 +164,7 @@ class Flow:
         """The body has received a message, or None."""
         if value is not None:
             total["received, replays included"] += 1
-            found = [one for one in self.sim.world.journal.messages("j") if one.value == value]
+            found = [one for one in self.sim.world.journal.messages("j") if one.value == value]  # an int is no str
             assert [one.state for one in found] == ["received"], (
                 f"the body got {value!r}, of which the journal has {found}"
             )
@@ -172,6 +173,16 @@ class Flow:
             assert self.places.setdefault(value, at) == at, f"{value!r} came at {self.places[value]} and at {at}"
             assert value not in self.gone, f"{value!r} came again, after the receive of it was dropped"
         return f"{at}={value}"
+
+    async def beside(self, task: TaskContext) -> list[Any]:
+        """The body of another task of the same job, which receives some of the messages to the job."""
+        values = []
+        for number in range(2):
+            values.append(value := await task.receive("a", timeout="2h", default=None))
+            if value is not None:
+                at = f"beside {number}"
+                assert self.places.setdefault(value, at) == at, f"{value!r} came at {self.places[value]} and {at}"
+        return values
 
     async def child(self, task: TaskContext) -> str:
         """The body of child jobs."""
@@ -199,6 +210,14 @@ class Flow:
             return at
 
         @step
+        async def flaky(at: str) -> str:
+            self.began(at)
+            if at not in self.failed:
+                self.failed.add(at)
+                raise OSError(at)  # which fails the attempt
+            return at
+
+        @step
         async def old(at: str) -> str:
             self.began(at)
             return at
@@ -218,6 +237,8 @@ class Flow:
                 return f"{at}=invalid"
 
         async def ask(kind: str, at: str) -> str:
+            if kind == "flaky":
+                return self.told(await flaky(at))
             if kind == "child":
                 child = await task.submit(
                     Workstream("c", tasks=[Task("c", run="child", args={"at": at})]), name=f"c{at}"
@@ -303,13 +324,17 @@ class World:
         self.put: dict[int, Any] = {}  # by the row in the inbox
         self.stopped = False  # somebody has cancelled it
         self.retries = 0
-        for name, body in (("body", flow.body), ("listen", listen), ("child", flow.child)):
+        for name, body in (("body", flow.body), ("listen", listen), ("child", flow.child), ("beside", flow.beside)):
             sim.task(body, name=name)
+        if r.random() < 0.3:
+            sim.slow_journal(r.choice((0.5, 20.0)))
         args = {"round": 0, "seen": []}
-        task = Task("t", run="body", timeout="10d", max_losses=1_000, args=args)
+        tries = Retry(max_attempts=1_000, base_delay="1m", max_delay="1m")
+        task = Task("t", run="body", timeout="10d", max_losses=1_000, args=args, retry=tries, max_error_repeats=1_000)
+        beside = Task("u", run="beside", timeout="10d", max_losses=1_000)
         other = Task("t", run="listen", timeout="1000d", max_losses=1_000, args={"seen": []})
         sim.submit(Workstream("other", tasks=[other]), id="k")
-        sim.submit(Workstream("flow", tasks=[task]), id="j")
+        sim.submit(Workstream("flow", tasks=[task, beside]), id="j")
         total["flows"] += 1
 
     # -- people and faults ---------------------------------------------------------------------------------------------
@@ -400,12 +425,13 @@ class World:
         """Let the faults end, and give the flow what it waits for until it ends."""
         sim = self.sim
         sim.mend_journal()
+        sim.slow_journal(0.0)
         sim.advance(100.0)
         self.resume()
         for _ in range(LONG):
             if sim.job("j").ended:
                 return
-            for name in [one.awaits for one in sim.job("j").task("t").steps() if one.awaits]:
+            for name in [one.awaits for task in "tu" for one in sim.job("j").task(task).steps() if one.awaits]:
                 self.send(name)
             self.decide(surely=True)
             sim.advance(4000.0)
