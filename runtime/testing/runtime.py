@@ -45,6 +45,8 @@ class SimulatedRuntime(ScriptedRuntime):
         """Stop at once: nothing of this runtime runs again."""
         self.gone = True
         self._services.status.open = self._services.status.running = False
+        self._services.dispatcher.close()  # else cells and effects, which the collector does not track, would keep all
+        self._services.host.drop_pending()
 
     @property
     def has_work(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from typing import Any, cast
 
+from ...actors.messages.commands import Reply
 from ...actors.messages.inputs import Message
 from ...actors.records.transition import Transitioned
 
@@ -25,6 +26,15 @@ class Trace:
         """Add a step at a time (monotonic seconds)."""
         self._steps.append((at, what, facts))
         self.count += 1
+
+    def let_go(self) -> None:
+        """Forget who waits for answers to the inputs. The text stays the same.
+
+        The garbage collector does not track inputs: what they led to would stay in memory for ever.
+        """
+        for _, what, facts in self._steps:
+            if what == "input" and isinstance(reply := getattr(facts[0], "reply", None), Reply):
+                reply.answer = _ignore
 
     def lines(self, last: int | None = None) -> list[str]:
         """The trace in words, a line per step; only the `last` ones, if given."""
@@ -53,6 +63,10 @@ class Trace:
         before = self.count - min(self.count, LAST)
         head = [f"{'':>14}  ... {before} steps before"] if before else []
         return "\n".join([*head, *lines])
+
+
+def _ignore(_: Any, __: Exception | None) -> None:
+    """Nobody waits any more."""
 
 
 def span(at: float) -> str:

@@ -225,6 +225,7 @@ class World:
             self.runtime = None
         bury([*self.buried, self.loop])
         self.buried.clear()
+        self.trace.let_go()
 
     # -- the trace --------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import gc
 import time
 from collections.abc import Iterator
 from typing import Any
+from weakref import ref
 
 import anyio
 import anyio.lowlevel
@@ -30,6 +31,7 @@ from callboard import (
     step,
 )
 from callboard.errors import DecisionRefused, InvalidTransitionError, Permanent, RetryAfter
+from callboard.runtime.testing.world import World
 from callboard.testing import Dies, Exits, Fails, Hangs, Simulation, SimulationError, Succeeds
 
 
@@ -878,3 +880,21 @@ def test_a_step_cannot_be_scripted_as_a_body_is() -> None:
             sim.step_body("ask_model", outcomes=Dies())
         with pytest.raises(ValueError, match="'ask_model#3' for one call"):
             sim.step_body("ask_model#last", returns=1)
+
+
+def test_of_a_closed_simulation_nothing_stays_in_memory() -> None:
+    async def body(task: TaskContext) -> None:
+        await task.sleep(5)
+
+    def used() -> ref[World]:
+        with Simulation() as sim:
+            sim.task(body, name="body")
+            job = sim.submit(flow(Task("t", run="body")))
+            sim.crash()
+            assert job.run().ok
+            sim.submit(flow(Task("t", run="body")))
+        return ref(sim.world)
+
+    left = used()
+    gc.collect()
+    assert left() is None
