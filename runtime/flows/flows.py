@@ -82,6 +82,7 @@ class Flows:
         self._thread = threading.get_ident()
         self._kept: dict[int, list[StepRecord]] = {}  # by token, of bodies that have not taken a step yet
         self._flows: dict[int, Flow] = {}  # by token
+        self._ended: dict[int, None] = {}  # tokens of bodies that have ended, until the actors know it
         self._pauses: Counter[int] = Counter()  # by token
         self._stops: dict[int, anyio.Event] = {}  # by token, of bodies that wait for the end of a drain
         self._numbers = count(1)  # of waits for messages
@@ -153,6 +154,11 @@ class Flows:
         unasked: the labels of these steps, if the body has replayed its flow in another process.
         """
         kept, flow = self._kept.pop(token, None), self._flows.pop(token, None)
+        calls = self._host.kernel.calls
+        while self._ended and (oldest := next(iter(self._ended))) not in calls:
+            del self._ended[oldest]
+        if token in calls:
+            self._ended[token] = None
         self._stops.pop(token, None)
         self.sleeping.forget(token)
         self._leave(token)
@@ -187,7 +193,7 @@ class Flows:
         flow = self._flows.get(token)
         if flow is None:
             task = self.task_of(token)
-            if task is None:
+            if task is None or token in self._ended:  # a body that was abandoned would begin with an empty history
                 raise AttemptOver("this attempt has ended: it can take no more steps")
             from ..engines.flow import Flow  # noqa: PLC0415 - most runtimes have no flows
 

@@ -17,7 +17,8 @@ import anyio
 import pytest
 
 from callboard import Hook, Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream, step
-from callboard.errors import FlowAsleep, Permanent, StepFailed, TaskCancelled
+from callboard.errors import AttemptOver, FlowAsleep, Permanent, StepFailed, TaskCancelled
+from callboard.runtime.engines.context import connection_of
 
 pytestmark = pytest.mark.anyio
 Open = Callable[..., Runtime]
@@ -1030,3 +1031,32 @@ async def test_a_call_of_the_body_beside_a_kept_one_of_a_branch_is_a_new_step(op
         runtime.task(name="body")(body)
         assert await run(runtime, "body", retry=SOON) == 2
     assert ran == [("double", 2), ("double", 1)]
+
+
+async def test_a_body_that_was_given_up_runs_no_kept_step_again() -> None:
+    """Until the actors know of its end, too: it would have begun anew, with an empty history."""
+    seen: list[str] = []
+
+    @step
+    async def work() -> str:
+        seen.append("work")
+        return "kept"
+
+    async def body(task: TaskContext) -> str:
+        if task.attempt == 2:  # as the engine tells it of a body that it has given up, which goes on
+            source: Any = connection_of(task).flows
+            source.ended(task.token, completed=False)
+        try:
+            found = await work()
+        except AttemptOver:
+            seen.append("over")
+            raise
+        if task.attempt == 1:
+            raise OSError
+        return found
+
+    async with Runtime() as runtime:
+        tries = Retry(max_attempts=3, base_delay=0.0, jitter=0.0)
+        job = await runtime.submit(Workstream("flow", tasks=[Task("t", run=body, retry=tries)]))
+        assert (await job.wait()).results == {"t": "kept"}
+    assert seen == ["work", "over"]
