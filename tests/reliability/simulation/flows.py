@@ -209,7 +209,7 @@ class Flow:
             run = self.starts, at
             self.running.add(run)
             here = [one for start, one in self.running if start == self.starts]
-            assert self.tool is None or len(here) <= MOST, f"these use the tool at the same time: {here}"
+            self.must(self.tool is None or len(here) <= MOST, f"these use the tool at the same time: {here}")
             try:
                 await anyio.sleep(sum(map(ord, at)) % 4)  # so parallel steps end in another order than they began
             finally:
@@ -388,6 +388,7 @@ class World:
         elif roll < 0.7:
             with suppress(LookupError):  # it has died before
                 sim.worker("loop").die()
+                self.flow.starts += 1  # here its bodies go on for a while
         elif roll < 0.75:
             sim.fail_journal(lasts=r.choice((1.0, 30.0)))
         elif roll < 0.8:

@@ -136,6 +136,11 @@ def test_removed_steps_are_reported_and_an_answer_leads_behind_a_new_one() -> No
         await task.send("other", "told", 1)
         return [rates, news, *await process(task)]
 
+    async def by_tool(task: TaskContext) -> str:
+        return await task.step(step(pack, name="by tool", tool="press"), "A7")
+
+    assert check_replay(steps, by_tool).at == ("by tool",)
+    assert check_replay(steps, by_tool, answers={"by tool": "flat"}).result == "flat"
     assert check_replay(steps, longer).at == ("rates",)
     answers = {"rates": 1.1, "task.sleep": None, "task.receive news": "n", "task.send told": None}
     found = check_replay(steps, longer, answers=answers)
