@@ -397,11 +397,10 @@ class SchedulerActor:
                         self.tool_quotas.shut(gate)
                     self._wake_others(queue)
                     return
-            item = heappop(queue.heap)[2]
             if isinstance(queue, TaskQueue):
-                self._give(queue, item, taken)
+                self._give(queue, heappop(queue.heap)[2], taken)
             else:
-                self.tool_uses.grant(item)
+                self.tool_uses.grant(heappop(queue.heap)[2])
             self._wake_others(queue)
             first = queue.top()
         self._again(queue, first)

@@ -138,7 +138,10 @@ class ApprovalWaiters:
 class _Waking:
     """Takes the place of the event of a waiter: `set` wakes the flow that waits, in memory or not."""
 
-    __slots__ = ("set",)
+    __slots__ = ("_wake",)
 
     def __init__(self, wake: Callable[[], object]) -> None:
-        self.set = wake
+        self._wake = wake
+
+    def set(self) -> None:
+        self._wake()

@@ -318,7 +318,11 @@ class Flows:
 
         def listen(wake: Callable[[], object]) -> Callable[[], object]:
             number = next(self._numbers)
-            self._host.tell(AwaitMessage(token, name, number, Reply(lambda *_: wake())))
+
+            def came(_: object, __: Exception | None) -> None:
+                wake()
+
+            self._host.tell(AwaitMessage(token, name, number, Reply(came)))
             return lambda: self._host.tell(LeaveMessages(job, name, number))
 
         await self.wait(token, until, listen, lending, alone=alone)
