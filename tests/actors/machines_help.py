@@ -13,7 +13,7 @@ from callboard.actors.machines.kind import Definition, MachineActor, MachineKind
 from callboard.actors.messages.commands import Command, Fire, Reply, SpawnMachine
 from callboard.machines import Machine, State, Timed, Transition
 
-from .stage import Stage
+from .stage import KernelHarness
 
 RUN = Machine(
     "run",
@@ -111,14 +111,14 @@ def kind(
     return revived(definition, Finder())
 
 
-def spawn(stage: Stage, name: str, of: MachineKind, facts: msgspec.Struct | None = None) -> MachineEntity:
+def spawn(stage: KernelHarness, name: str, of: MachineKind, facts: msgspec.Struct | None = None) -> MachineEntity:
     """Spawn an entity."""
     raw = None if facts is None else msgspec.Raw(msgspec.json.encode(facts))
     stage.send(SpawnMachine(name, of, raw))
     return stage.kernel.machines[name]
 
 
-def fire(stage: Stage, name: str, event: str, **more: Any) -> Any:
+def fire(stage: KernelHarness, name: str, event: str, **more: Any) -> Any:
     """Fire an event, and return its answer, or the refusal."""
     stage.send(Command(name, Fire(event, **more), Reply(None)))
     value, error = stage.answers[-1]

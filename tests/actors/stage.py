@@ -60,12 +60,12 @@ from callboard.machines.audit.auditor import AuditFinding
 from callboard.machines.audit.log import EPOCH
 
 Script = Callable[["StartCall", Any], dict[str, Any] | None]
-STAGES: WeakSet[Stage] = WeakSet()
+HARNESSES: WeakSet[KernelHarness] = WeakSet()
 """The stages of the present test, which are cleared when it ends."""
 WORKERS = (Worker("loop", engine="loop", capacity=100), Worker("command", engine="command", capacity=2))
 
 
-class StageTimer:
+class HarnessTimer:
     """An armed timer of the stage."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ def _pauses(workers: list[WorkerRecord]) -> dict[str, str | None]:
     return {worker.name: worker.pause_reason for worker in sorted(workers, key=lambda worker: worker.run)}
 
 
-class Stage:
+class KernelHarness:
     """A kernel that a test controls. It is its own `Port`."""
 
     def __init__(
@@ -147,7 +147,7 @@ class Stage:
         node: str = "",
         epoch: int = 0,
     ) -> None:
-        STAGES.add(self)
+        HARNESSES.add(self)
         self.node = node
         self.random = Random(7)
         self.time = time
@@ -157,7 +157,7 @@ class Stage:
         self.workers = workers
         self.defaults = defaults or Defaults()
         self.inputs: deque[Message] = deque()
-        self.timers: list[tuple[float, int, StageTimer, TimerFired]] = []
+        self.timers: list[tuple[float, int, HarnessTimer, TimerFired]] = []
         self.armed = 0
         self.scripts: dict[str, Script] = {} if scripts is None else scripts
         self.stubborn: set[str] = set()  # names of tasks whose calls continue when they are asked to stop
@@ -225,11 +225,11 @@ class Stage:
             paused={name: why for name, why in _pauses(kept.of(WorkerRecord)).items() if why is not None},
         )
 
-    def after_crash(self, turns: int | None = None, *, down: float = 0.0) -> Stage:
+    def after_crash(self, turns: int | None = None, *, down: float = 0.0) -> KernelHarness:
         """The stage after a kill -9, with the first turns (by default all) durable, and `down` seconds later."""
         kept = self.kept if turns is None else self.kept.first(turns)
         time = self.time if turns is None else max((t.at for t in kept.transitions), default=self.time)
-        return Stage(
+        return KernelHarness(
             workers=self.workers, defaults=self.defaults, tools=self.tools, alerts=self.alerts, kept=kept,
             scripts=self.scripts, health=self.health, time=time + down, lifecycles=self.lifecycles,
             functions=self.functions, node=self.node,
@@ -256,8 +256,8 @@ class Stage:
     def monotonic(self) -> float:
         return self.time - 999_000.0
 
-    def arm(self, due: float, fire: TimerFired, *, by_utc: bool, named: bool = False) -> StageTimer:
-        timer = StageTimer()
+    def arm(self, due: float, fire: TimerFired, *, by_utc: bool, named: bool = False) -> HarnessTimer:
+        timer = HarnessTimer()
         self.armed += 1
         heappush(self.timers, (due - self.skew, self.armed, timer, fire))
         return timer

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.actors.kernel.test_recovery import check_consistent, done
-from tests.actors.stage import Script, Stage
+from tests.actors.stage import KernelHarness, Script
 
 from callboard.actors.messages.commands import Cancel, Command, Reply
 from callboard.actors.messages.inputs import Beat, Drain
@@ -90,7 +90,7 @@ def scripts(data: st.DataObject) -> dict[str, Script]:
     return found
 
 
-def take(stage: Stage, what: str, how: Any) -> Stage:
+def take(stage: KernelHarness, what: str, how: Any) -> KernelHarness:
     """One step."""
     live = stage.kernel.jobs.get("job")
     match what:
@@ -119,7 +119,7 @@ def take(stage: Stage, what: str, how: Any) -> Stage:
     return stage
 
 
-def wait_for_the_end(stage: Stage) -> Stage:
+def wait_for_the_end(stage: KernelHarness) -> KernelHarness:
     """Let all bodies behave, and time pass; cancel the entities that wait for a decision."""
     stage.scripts.clear()
     while stage.running:
@@ -168,7 +168,9 @@ def whatever_happens(
 ) -> None:
     """Take the steps, then let it end, and check all that must be true."""
     lifecycles = Lifecycles(default=lifecycle)
-    stage = Stage(workers=(Worker("w", engine="loop", capacity=2),), scripts=scripts(data), lifecycles=lifecycles)
+    stage = KernelHarness(
+        workers=(Worker("w", engine="loop", capacity=2),), scripts=scripts(data), lifecycles=lifecycles
+    )
     stage.stubborn |= stubborn
     stage.submit(spec)
     for what, how in steps:

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.actors.stage import Stage, fails, flow, hangs, task
+from tests.actors.stage import KernelHarness, fails, flow, hangs, task
 
 from callboard import Runtime, Task, TaskContext, VirtualClock, Worker, WorkerHandle, Workstream
 from callboard.actors.messages.commands import ShutDownWorker
@@ -24,15 +24,15 @@ ONE: Any = "cluster"  # whatever has processes of its own
 POOL = (Worker("w", engine=ONE, capacity=1),)
 
 
-def staged(**scripts: Any) -> Stage:
-    return Stage(lifecycles=Lifecycles(default="fleet"), workers=POOL, scripts=scripts)
+def staged(**scripts: Any) -> KernelHarness:
+    return KernelHarness(lifecycles=Lifecycles(default="fleet"), workers=POOL, scripts=scripts)
 
 
 def body(name: str, **more: Any) -> Task:
     return task(name, engine=ONE, **more)
 
 
-def trails(stage: Stage) -> None:
+def trails(stage: KernelHarness) -> None:
     """Each trail is one of its machine, and nothing else is wrong."""
     for row in stage.kept.transitions:
         if row.from_state is not None and row.from_state != row.to_state:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.actors.stage import Stage, fails, fails_until, flow, task
+from tests.actors.stage import KernelHarness, fails, fails_until, flow, task
 
 from callboard.actors.messages.commands import Approve, SkipTask
 from callboard.actors.records.transition import as_event
@@ -165,7 +165,7 @@ SCRIPTS = {"flaky": fails_until(3), "bad": fails()}
 
 def trace(spec: Workstream) -> list[TransitionEvent]:
     """Return the log of a workstream that runs by the lifecycle "orchestration"."""
-    stage = Stage(lifecycles=Lifecycles(default="orchestration"), scripts=SCRIPTS)
+    stage = KernelHarness(lifecycles=Lifecycles(default="orchestration"), scripts=SCRIPTS)
     stage.submit(spec)
     stage.advance(60)
     assert stage.over == ["job"]
@@ -226,7 +226,7 @@ def test_a_workstream_that_executes_before_any_task_runs_is_found() -> None:
 
 
 def test_a_workstream_of_which_nothing_runs_passes_through_executing() -> None:
-    stage = Stage(lifecycles=Lifecycles(default="orchestration"))
+    stage = KernelHarness(lifecycles=Lifecycles(default="orchestration"))
     stage.submit(flow(task("a"), hold=Approval()))
     stage.command(stage.actor("a"), SkipTask("not needed"))
     stage.command(stage.kernel.entities[stage.stream.key], Approve("ana"))
@@ -263,7 +263,7 @@ def test_tasks_of_another_lifecycle_are_not_asked_about() -> None:
 
 
 def test_a_log_with_a_state_that_no_task_has_is_audited_to_its_end() -> None:
-    stage = Stage(lifecycles=Lifecycles(default="orchestration"))
+    stage = KernelHarness(lifecycles=Lifecycles(default="orchestration"))
     stage.submit(flow(task("a"), task("b", "a")))
     stage.settle()
     told = [as_event(row) for row in stage.kept.transitions]

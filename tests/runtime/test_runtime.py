@@ -394,7 +394,7 @@ async def test_submitting_at_the_same_moment_makes_one_job(open_runtime: Callabl
 async def test_a_caller_that_goes_away_leaves_its_id_in_flight(open_runtime: Callable[..., Runtime]) -> None:
     spec = Workstream("w", tasks=[Task("a", run=one)])
     async with open_runtime() as runtime:
-        held = Held(runtime._services.host._inbox)
+        held = KeptInbox(runtime._services.host._inbox)
         runtime._services.host._inbox = held  # type: ignore[assignment]
         with anyio.move_on_after(0):
             await runtime.submit(spec, id="once")
@@ -409,7 +409,7 @@ async def test_a_caller_that_goes_away_leaves_its_id_in_flight(open_runtime: Cal
         assert (len(held.messages), len(submitted)) == (1, 1)
 
 
-class Held:
+class KeptInbox:
     """An inbox that keeps its messages."""
 
     def __init__(self, inbox: Any) -> None:

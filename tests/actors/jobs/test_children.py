@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.actors.jobs_help import again, child, goes_on, job_record, living, waits
-from tests.actors.stage import Stage, fails, flow, hangs, task
+from tests.actors.stage import KernelHarness, fails, flow, hangs, task
 
 from callboard.actors.messages.errors import AttemptOver
 from callboard.actors.records.entities import AttemptRecord
@@ -14,15 +14,15 @@ from callboard.machines import InvalidTransitionError
 ONE = (Worker("loop", engine="loop", capacity=1),)
 
 
-def begun(**more: object) -> Stage:
+def begun(**more: object) -> KernelHarness:
     """A stage on which the job "job" has one task "a" whose body runs."""
-    stage = Stage(**more)  # type: ignore[arg-type]
+    stage = KernelHarness(**more)  # type: ignore[arg-type]
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", retry=Retry(max_attempts=2, base_delay=0))))
     return stage
 
 
-def end(stage: Stage, name: str, status: str = "ok", job_id: str = "job", **more: object) -> None:
+def end(stage: KernelHarness, name: str, status: str = "ok", job_id: str = "job", **more: object) -> None:
     stage.end(stage.task(name, job_id).token, status, **more)
     stage.settle()
 
@@ -70,7 +70,7 @@ def test_a_cancel_takes_children_and_grandchildren_with_it(force: bool) -> None:
 
 
 def test_the_deadline_of_the_parent_cancels_the_child() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a"), deadline=60))
     child(stage, stage.token("a"), flow(task("a")), "job/a/x")
@@ -80,7 +80,7 @@ def test_the_deadline_of_the_parent_cancels_the_child() -> None:
 
 
 def test_the_deadline_holds_while_only_a_child_is_left() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a"), deadline=60))
     child(stage, stage.token("a"), flow(task("a")), "job/a/x")
@@ -106,7 +106,7 @@ def test_a_child_lives_through_a_retry_of_its_task_and_ends_with_it_when_that_is
 
 
 def test_children_of_a_workstream_that_fails_are_cancelled() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": hangs, "b": hangs}
     stage.submit(flow(task("a"), task("b")))
     child(stage, stage.token("a"), flow(task("a")), "job/a/x")
@@ -157,7 +157,7 @@ def test_a_waiting_body_lends_the_only_slot_to_its_child() -> None:
 
 
 def test_the_clock_of_an_attempt_stands_still_while_it_waits() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", timeout=100)))
     token = stage.token("a")
@@ -172,7 +172,7 @@ def test_the_clock_of_an_attempt_stands_still_while_it_waits() -> None:
 
 
 def test_the_limit_over_all_attempts_does_not_stand_still() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", total_timeout=100)))
     waits(stage, stage.token("a"))
@@ -249,7 +249,7 @@ def test_a_body_that_was_abandoned_submits_nothing_once_its_job_has_ended() -> N
 
 @pytest.mark.parametrize("on_loss", ["fail", "park"])
 def test_what_ran_of_a_child_has_its_end_where_a_restart_takes_it_along_with_its_parent(on_loss: str) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": hangs, "b": hangs}
     stage.submit(flow(task("a", on_loss=on_loss, optional=True), task("z")))
     child(stage, stage.token("a"), flow(task("b")), "job/a/x")

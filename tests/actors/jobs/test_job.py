@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from tests.actors.stage import Stage, fails, flow, hangs, task
+from tests.actors.stage import KernelHarness, fails, flow, hangs, task
 
 from callboard.machines import InvalidTransitionError
 
 
 def test_the_plain_way() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(flow(task("a")))
     assert stage.path("job") == ["submitted", "pending", "running", "completed"]
     assert stage.over == ["job"]
 
 
 def test_it_fails_with_its_workstream_and_says_why() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails("no")
     job = stage.submit(flow(task("a")))
     assert stage.path("job") == ["submitted", "pending", "running", "failed"]
@@ -25,7 +25,7 @@ def test_it_fails_with_its_workstream_and_says_why() -> None:
 
 @pytest.mark.parametrize("force", [False, True])
 def test_a_cancel_takes_everything_with_it(force: bool) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.stubborn.add("a")
     job = stage.submit(flow(task("a"), task("b", "a")))
@@ -41,7 +41,7 @@ def test_a_cancel_takes_everything_with_it(force: bool) -> None:
 
 
 def test_a_second_cancel_is_refused_a_forced_one_is_not_and_one_after_the_end_is() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.stubborn.add("a")
     job = stage.submit(flow(task("a")))
@@ -56,7 +56,7 @@ def test_a_second_cancel_is_refused_a_forced_one_is_not_and_one_after_the_end_is
 
 
 def test_a_cancel_of_what_is_failing_already_leaves_it_failed() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"bad": fails(), "slow": hangs}
     stage.stubborn.add("slow")
     job = stage.submit(flow(task("slow"), task("bad", "gate"), task("gate")))
@@ -69,7 +69,7 @@ def test_a_cancel_of_what_is_failing_already_leaves_it_failed() -> None:
 
 
 def test_jobs_do_not_touch_each_other() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": hangs, "b": fails()}
     one = stage.submit(flow(task("a")), "one")
     stage.submit(flow(task("b")), "two")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.actors.stage import Stage, fails, flow, hangs, task
+from tests.actors.stage import KernelHarness, fails, flow, hangs, task
 
 from callboard.actors.jobs import workstream
 from callboard.actors.jobs.workstream import WorkstreamActor
@@ -31,20 +31,20 @@ def fan(count: int, **first: Any) -> Workstream:
     )
 
 
-def largest(stage: Stage, since: int = 0) -> int:
+def largest(stage: KernelHarness, since: int = 0) -> int:
     """The transitions of the largest turn."""
     return max(len(turn.transitions) for turn in stage.kept.turns[since:])
 
 
-def failing(count: int = MANY, *, copies: bool = False, **first: Any) -> Stage:
+def failing(count: int = MANY, *, copies: bool = False, **first: Any) -> KernelHarness:
     """A stage where many tasks depend on a task that fails when the test ends it."""
-    stage = Stage(copies=copies)
+    stage = KernelHarness(copies=copies)
     stage.scripts["first"] = hangs
     stage.submit(fan(count, **first))
     return stage
 
 
-def end(stage: Stage, status: str = "failed", *, turns: int | None = None) -> None:
+def end(stage: KernelHarness, status: str = "failed", *, turns: int | None = None) -> None:
     """End the first one, and run what comes of it; only so many turns of it, where that is said."""
     stage.end(stage.token("first"), status, error=None if status == "ok" else "boom")
     while stage.inputs and turns != 0:
@@ -52,7 +52,7 @@ def end(stage: Stage, status: str = "failed", *, turns: int | None = None) -> No
         turns = None if turns is None else turns - 1
 
 
-def ended(stage: Stage) -> dict[str, int]:
+def ended(stage: KernelHarness) -> dict[str, int]:
     """How many tasks are in each state."""
     states = list(stage.states().values())
     return {state: states.count(state) for state in sorted(set(states))}
@@ -79,7 +79,7 @@ def test_those_that_wait_for_an_optional_one_that_fails_are_skipped_as_void_and_
 
 def test_what_follows_from_many_that_are_skipped_is_told_in_small_turns_too() -> None:
     middle = [task(f"m{number}", "first") for number in range(8)]
-    stage = Stage(copies=False)
+    stage = KernelHarness(copies=False)
     stage.scripts["first"] = fails()
     stage.submit(flow(task("first"), *middle, *(task(f"t{number}", f"m{number % 8}") for number in range(MANY))))
     assert ended(stage) == {"failed": 1, "skipped": 8 + MANY}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.actors.stage import Stage, fails, flow, hangs, task
+from tests.actors.stage import KernelHarness, fails, flow, hangs, task
 
 from callboard.actors.messages.commands import Approve, Pause, Resume, StartWorkers
 from callboard.actors.spec.model import Approval, Breaker, Check, Condition, Retry, Task, Tool, Worker, Workstream
@@ -14,29 +14,29 @@ from callboard.machines import InvalidTransitionError
 ONE = (Worker("loop", engine="loop", capacity=1),)
 
 
-def pause(stage: Stage, job_id: str = "job") -> Exception | None:
+def pause(stage: KernelHarness, job_id: str = "job") -> Exception | None:
     return stage.command(stage.kernel.jobs[job_id], Pause("asked to", "ana"))
 
 
-def resume(stage: Stage, job_id: str = "job") -> Exception | None:
+def resume(stage: KernelHarness, job_id: str = "job") -> Exception | None:
     return stage.command(stage.kernel.jobs[job_id], Resume("go on"))
 
 
-def paused(*tasks: Task, scripts: dict[str, Any] | None = None, **more: Any) -> Stage:
+def paused(*tasks: Task, scripts: dict[str, Any] | None = None, **more: Any) -> KernelHarness:
     """A stage whose job "job" is paused; "run" runs."""
-    stage = Stage(scripts={"run": hangs, **(scripts or {})})
+    stage = KernelHarness(scripts={"run": hangs, **(scripts or {})})
     stage.submit(flow(task("run"), *tasks, **more))
     assert pause(stage) is None
     assert stage.stream.state == "paused"
     return stage
 
 
-def finish(stage: Stage, name: str = "run", **more: Any) -> None:
+def finish(stage: KernelHarness, name: str = "run", **more: Any) -> None:
     stage.end(stage.token(name), **more)
     stage.settle()
 
 
-def idle(stage: Stage) -> bool:
+def idle(stage: KernelHarness) -> bool:
     timers = [timer for *_, timer, _ in stage.timers if timer.armed]
     return not stage.kernel.calls and not stage.kernel.slots and not timers
 
@@ -60,7 +60,7 @@ def test_what_runs_ends_and_what_depends_on_it_waits_for_the_resume() -> None:
 
 
 def test_what_is_queued_is_not_claimed_and_others_are() -> None:
-    stage = Stage(workers=ONE, scripts={"run": hangs})
+    stage = KernelHarness(workers=ONE, scripts={"run": hangs})
     stage.submit(flow(task("run"), task("waits")))
     pause(stage)
     finish(stage)
@@ -76,7 +76,7 @@ def test_what_is_queued_is_not_claimed_and_others_are() -> None:
 def test_a_paused_lane_does_not_stand_in_the_way_at_a_gate(gate: str) -> None:
     tools = {"t": Tool(max_parallel=1)}
     limit = 1 if gate == "stream" else None
-    stage = Stage(scripts={"run": hangs})
+    stage = KernelHarness(scripts={"run": hangs})
     stage.submit(flow(task("run", tool="t"), task("waits", tool="t"), tools=tools, max_parallel=limit))
     stage.submit(Workstream("other", tasks=[task("x", tool="t")], tools=tools), "other")
     pause(stage)
@@ -99,7 +99,7 @@ def test_a_backoff_that_is_over_queues_the_task_and_no_more() -> None:
 
 
 def test_limits_hold_while_it_is_paused() -> None:
-    stage = Stage(workers=ONE, scripts={"run": hangs})
+    stage = KernelHarness(workers=ONE, scripts={"run": hangs})
     stage.submit(flow(task("run", timeout=5, optional=True), task("waits", queue_timeout=10, optional=True)))
     pause(stage)
     stage.advance(5)
@@ -174,7 +174,7 @@ def test_a_condition_that_is_not_met_skips_its_task_at_once() -> None:
 
 
 def test_paused_in_the_middle_of_a_start_in_many_turns() -> None:
-    stage = Stage(scripts={"t0": hangs}, copies=False)
+    stage = KernelHarness(scripts={"t0": hangs}, copies=False)
     stage.submit_silently(flow(*(task(f"t{n}", optional=True) for n in range(2_000))))
     while stage.stream.state != "executing":
         stage.kernel.run(stage.inputs.popleft())
@@ -192,7 +192,7 @@ def test_paused_in_the_middle_of_a_start_in_many_turns() -> None:
 
 @pytest.mark.parametrize("lifecycle", [None, "pipeline", "orchestration", "fleet"])
 def test_it_is_paused_while_its_tasks_only_wait_and_begins_after_the_resume(lifecycle: str | None) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     tasks = task("soon", wait=60), task("held", hold=Approval()), task("last", "soon")
     stage.submit(flow(*tasks, lifecycle=lifecycle))
     assert stage.stream.state == "ready"
@@ -210,7 +210,7 @@ def test_it_is_paused_while_its_tasks_only_wait_and_begins_after_the_resume(life
 
 
 def test_what_was_paused_before_it_began_is_as_it_was_once_it_goes_on() -> None:
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     stage.submit(flow(task("run")))
     for _ in range(2):
         assert pause(stage) is None
@@ -223,7 +223,7 @@ def test_what_was_paused_before_it_began_is_as_it_was_once_it_goes_on() -> None:
 
 @pytest.mark.parametrize("ends", ["expires", "cancelled", "skipped"])
 def test_it_ends_as_it_would_where_it_was_paused_before_it_began(ends: str) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(flow(task("held", hold=Approval(expires=60)), task("next", "held")))
     pause(stage)
     if ends == "expires":
@@ -238,7 +238,7 @@ def test_it_ends_as_it_would_where_it_was_paused_before_it_began(ends: str) -> N
 
 @pytest.mark.parametrize("state", ["held", "paused", "validating", "cancelling"])
 def test_it_is_paused_only_where_it_would_start_something(state: str) -> None:
-    stage = Stage(scripts={"run": hangs, "flow.check": hangs})
+    stage = KernelHarness(scripts={"run": hangs, "flow.check": hangs})
     stage.submit(flow(task("run"), checks=[Check(run="m:c")], hold=Approval() if state == "held" else None))
     if state == "paused":
         pause(stage)
@@ -254,7 +254,7 @@ def test_it_is_paused_only_where_it_would_start_something(state: str) -> None:
 
 
 def test_recovery_keeps_it_paused_whenever_the_crash_came() -> None:
-    stage = Stage(scripts={"run": hangs, "a.condition": hangs})
+    stage = KernelHarness(scripts={"run": hangs, "a.condition": hangs})
     a = task("a", condition=Condition(run="m:c"))
     stage.submit(flow(task("run"), task("next", "run"), a, task("waits"), max_parallel=1))
     pause(stage)
@@ -274,7 +274,7 @@ def test_recovery_keeps_it_paused_whenever_the_crash_came() -> None:
 
 
 def test_an_undone_turn_leaves_it_paused() -> None:
-    stage = Stage(workers=ONE, scripts={"run": hangs})
+    stage = KernelHarness(workers=ONE, scripts={"run": hangs})
     stage.submit(flow(task("run"), task("waits")))
     pause(stage)
     stage.kernel.recovery.rebuild()
@@ -289,9 +289,9 @@ def test_an_undone_turn_leaves_it_paused() -> None:
 TOOLS = {"t": Tool(breaker=Breaker(failure_threshold=1, cooldown=60))}
 
 
-def ill(capacity: int, **scripts: Any) -> Stage:
+def ill(capacity: int, **scripts: Any) -> KernelHarness:
     """A stage whose tool is ill; "mine" of the job "job" waits for it, then "theirs" of another."""
-    stage = Stage(workers=(Worker("w", engine="loop", capacity=capacity),))
+    stage = KernelHarness(workers=(Worker("w", engine="loop", capacity=capacity),))
     stage.scripts |= {"bad": fails(), "run": hangs, **scripts}
     stage.submit(Workstream("opens", tasks=[task("bad", tool="t")], tools=TOOLS), "opener")
     stage.submit(flow(task("run"), task("mine", tool="t"), tools=TOOLS))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.actors.jobs_help import again, job_record, living
-from tests.actors.stage import Stage, fails, flow, hangs, task
+from tests.actors.stage import KernelHarness, fails, flow, hangs, task
 
 from callboard.actors.jobs.job import JobActor
 from callboard.actors.messages.commands import Approve, NextRun, Reject, Reply, ResetTask, SkipTask
@@ -21,9 +21,9 @@ from callboard.machines import InvalidTransitionError
 CHAIN = flow(task("a"), task("b", "a"), task("c", "b"))
 
 
-def failed(spec: Workstream = CHAIN, at: str = "b") -> Stage:
+def failed(spec: Workstream = CHAIN, at: str = "b") -> KernelHarness:
     """A job that has failed at one of its tasks; the others return their names."""
-    stage = Stage()
+    stage = KernelHarness()
     for one in spec.tasks:
         raw = msgspec.Raw(msgspec.json.encode(one.name))
         stage.scripts[one.name] = lambda call, entity, raw=raw: {"value": raw}  # type: ignore[misc]
@@ -33,7 +33,7 @@ def failed(spec: Workstream = CHAIN, at: str = "b") -> Stage:
     return stage
 
 
-def of_run(stage: Stage, run: int) -> dict[str, TaskRecord]:
+def of_run(stage: KernelHarness, run: int) -> dict[str, TaskRecord]:
     return {record.name: record for record in stage.kept.of(TaskRecord) if record.run == run}
 
 
@@ -68,7 +68,7 @@ def test_a_retry_of_one_task_takes_what_waits_for_it_along() -> None:
 
 
 def test_a_completed_job_runs_again_only_from_a_task_that_is_named() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(CHAIN)
     refusal = again(stage)
     assert isinstance(refusal, InvalidTransitionError)
@@ -99,7 +99,7 @@ def test_skip_lets_the_next_run_do_without_a_task() -> None:
 
 
 def test_what_an_operator_skipped_stays_skipped_and_what_a_condition_skipped_is_asked_again() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a.condition": lambda call, entity: {"value": False}, "b": fails("no"), "d": fails("no")}
     stage.submit(flow(Task("a", run="m:f", condition=Condition(run="m:f")), task("b"), task("d")))
     again(stage, skip="b")
@@ -114,7 +114,7 @@ def test_what_an_operator_skipped_stays_skipped_and_what_a_condition_skipped_is_
 
 @pytest.mark.parametrize(("checkpoint", "runs"), [(None, ["b", "c"]), (True, ["b", "c"]), (False, ["a", "b", "c"])])
 def test_of_a_cancelled_run_that_is_kept_whose_checkpoint_is_on(checkpoint: bool | None, runs: list[str]) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["b"] = hangs
     job = stage.submit(flow(task("a", checkpoint=checkpoint), task("b", "a"), task("c", "b")))
     stage.cancel(job)
@@ -176,7 +176,7 @@ def test_a_run_whose_function_is_gone_is_rejected(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_pending_task_is_skipped_at_once_and_counts_as_good() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(CHAIN)
     assert stage.command(stage.actor("b"), SkipTask("done by hand", "ana")) is None
@@ -188,7 +188,7 @@ def test_a_pending_task_is_skipped_at_once_and_counts_as_good() -> None:
 
 
 def test_a_running_task_is_not_skipped() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(CHAIN)
     assert isinstance(stage.command(stage.actor("a"), SkipTask()), InvalidTransitionError)
@@ -196,7 +196,7 @@ def test_a_running_task_is_not_skipped() -> None:
 
 
 def test_the_condition_of_a_task_that_is_skipped_is_asked_no_more() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a.condition"] = hangs
     stage.submit(flow(Task("a", run="m:f", condition=Condition(run="m:f"))))
     assert stage.command(stage.actor("a"), SkipTask()) is None
@@ -206,7 +206,7 @@ def test_the_condition_of_a_task_that_is_skipped_is_asked_no_more() -> None:
 
 
 def test_a_parked_task_is_retried_by_a_word() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", on_loss="park")))
     stage = stage.after_crash()
@@ -222,8 +222,8 @@ def test_a_parked_task_is_retried_by_a_word() -> None:
 AGAIN = msgspec.structs.replace(CHAIN, retry=Retry(max_attempts=3, base_delay=10, jitter=0))
 
 
-def failing() -> tuple[Stage, JobActor]:
-    stage = Stage()
+def failing() -> tuple[KernelHarness, JobActor]:
+    stage = KernelHarness()
     stage.scripts["b"] = fails("no")
     return stage, stage.submit(AGAIN)
 
@@ -264,7 +264,7 @@ def test_a_cancel_and_a_deadline_end_the_backoff() -> None:
     assert stage.path("job")[-2:] == ["cancelling", "cancelled"]
     assert not [timer for _, _, timer, _ in stage.timers if timer.armed]
     assert stage.audit() == []
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["b"] = fails("no")
     stage.submit(msgspec.structs.replace(AGAIN, deadline=15))
     stage.advance(14)  # the second run has failed, the third is due at 30
@@ -317,7 +317,7 @@ SAVED_ON = [
 def test_what_a_task_saved_is_kept_after_the_ends_that_are_named(
     states: list[str] | None, next_attempt: bool, next_run: bool
 ) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     defaults = Defaults(checkpoint_on=states)
     stage.submit(flow(task("a", retry=Retry(max_attempts=2, base_delay=1, jitter=0)), defaults=defaults))
@@ -336,7 +336,7 @@ def test_what_a_task_saved_is_kept_after_the_ends_that_are_named(
 
 def test_a_completed_task_of_a_cancelled_run_is_done_again_where_that_is_not_kept() -> None:
     for states, runs in ((["cancelled"], ["a", "b"]), (["completed"], ["b"])):
-        stage = Stage()
+        stage = KernelHarness()
         stage.scripts["b"] = hangs
         job = stage.submit(flow(task("a"), task("b", "a"), defaults=Defaults(checkpoint_on=states)))
         stage.cancel(job)
@@ -348,7 +348,7 @@ def test_a_completed_task_of_a_cancelled_run_is_done_again_where_that_is_not_kep
 
 @pytest.mark.parametrize("keep", [{"hold": Approval()}, {"wait": 60}])
 def test_a_further_run_that_is_held_or_waits_starts_nothing_after_a_restart_either(keep: dict[str, Any]) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["b"] = fails()
     job = stage.submit(flow(task("a"), task("b", "a"), **keep))
     go_on(stage, job)
@@ -363,7 +363,7 @@ def test_a_further_run_that_is_held_or_waits_starts_nothing_after_a_restart_eith
     assert stage.audit() == []
 
 
-def go_on(stage: Stage, job: JobActor) -> None:
+def go_on(stage: KernelHarness, job: JobActor) -> None:
     """Let a workstream begin that is held, or waits."""
     if job.spec.hold is not None:
         assert stage.command(job, Approve("ana")) is None
@@ -379,41 +379,41 @@ def of_two(**more: Any) -> Workstream:
     return flow(task("a", **more), task("b"), retry=Retry(max_attempts=3, base_delay=10, jitter=0))
 
 
-def runs_of(stage: Stage) -> int:
+def runs_of(stage: KernelHarness) -> int:
     stage.advance(200)
     assert stage.audit() == []
     return job_record(stage).runs
 
 
-def cancelled_by_a_person(stage: Stage) -> None:
+def cancelled_by_a_person(stage: KernelHarness) -> None:
     stage.scripts["a"] = hangs
     stage.submit(of_two())
     stage.cancel(stage.actor("a"))
 
 
-def cancelled_and_its_hook_failed(stage: Stage) -> None:
+def cancelled_and_its_hook_failed(stage: KernelHarness) -> None:
     stage.scripts["a"] = hangs
     stage.scripts["a.cancel_hook"] = fails("the hook broke")
     stage.submit(of_two(cancel_hooks=[Hook(run="m:undo")]))
     stage.cancel(stage.actor("a"))
 
 
-def rejected(stage: Stage) -> None:
+def rejected(stage: KernelHarness) -> None:
     stage.submit(of_two(hold=Approval(people=1)))
     stage.command(stage.actor("a"), Reject("ana", "no"))
 
 
-def expired(stage: Stage) -> None:
+def expired(stage: KernelHarness) -> None:
     stage.submit(of_two(hold=Approval(people=1, expires=60)))
     stage.advance(60)
 
 
-def permanent(stage: Stage) -> None:
+def permanent(stage: KernelHarness) -> None:
     stage.scripts["a"] = lambda *_: {"status": "failed", "error": "never", "error_type": "P", "permanent": True}
     stage.submit(of_two())
 
 
-def permanent_while_it_stops(stage: Stage) -> None:
+def permanent_while_it_stops(stage: KernelHarness) -> None:
     """Another task has failed first, by what may pass; this one ends while the run is being stopped."""
     stage.scripts |= {"b": hangs, "a": hangs}
     stage.submit(flow(task("a", cancel_hooks=[]), task("b"), retry=Retry(max_attempts=3, base_delay=10)))
@@ -422,12 +422,12 @@ def permanent_while_it_stops(stage: Stage) -> None:
     stage.settle()
 
 
-def the_same_too_often(stage: Stage) -> None:
+def the_same_too_often(stage: KernelHarness) -> None:
     stage.scripts["a"] = fails("no")
     stage.submit(of_two(retry=Retry(max_attempts=9, base_delay=1), max_error_repeats=2))
 
 
-def lost_and_must_not_run_twice(stage: Stage) -> None:
+def lost_and_must_not_run_twice(stage: KernelHarness) -> None:
     stage.scripts["a"] = lambda *_: {"status": "lost", "error": "it died", "error_type": "worker_lost"}
     stage.submit(of_two(on_loss="fail"))
 
@@ -439,8 +439,10 @@ def lost_and_must_not_run_twice(stage: Stage) -> None:
         the_same_too_often, lost_and_must_not_run_twice,
     ],
 )  # fmt: skip
-def test_what_a_person_stopped_and_what_no_other_try_can_help_is_not_begun_again(ends: Callable[[Stage], None]) -> None:
-    stage = Stage()
+def test_what_a_person_stopped_and_what_no_other_try_can_help_is_not_begun_again(
+    ends: Callable[[KernelHarness], None],
+) -> None:
+    stage = KernelHarness()
     ends(stage)
     assert runs_of(stage) == 1
     assert (job_record(stage).state, job_record(stage).final) == ("failed", True)
@@ -450,36 +452,36 @@ def test_what_a_person_stopped_and_what_no_other_try_can_help_is_not_begun_again
     assert job_record(stage).runs == 2
 
 
-def by_a_failure(stage: Stage) -> None:
+def by_a_failure(stage: KernelHarness) -> None:
     stage.scripts["a"] = fails("passes")
     stage.submit(of_two())
 
 
-def by_its_own_limit(stage: Stage) -> None:
+def by_its_own_limit(stage: KernelHarness) -> None:
     stage.scripts["a"] = hangs
     stage.submit(of_two(total_timeout=5))
 
 
-def by_a_loss(stage: Stage) -> None:
+def by_a_loss(stage: KernelHarness) -> None:
     stage.scripts["a"] = lambda *_: {"status": "lost", "error": "it died", "error_type": "worker_lost"}
     stage.submit(of_two())
 
 
-def by_a_test(stage: Stage) -> None:
+def by_a_test(stage: KernelHarness) -> None:
     stage.scripts["a.check"] = lambda *_: {"value": False}
     stage.submit(of_two(checks=[Check(run="m:good")]))
 
 
 @pytest.mark.parametrize("ends", [by_a_failure, by_its_own_limit, by_a_loss, by_a_test])
-def test_what_another_try_can_help_is_begun_again(ends: Callable[[Stage], None]) -> None:
-    stage = Stage()
+def test_what_another_try_can_help_is_begun_again(ends: Callable[[KernelHarness], None]) -> None:
+    stage = KernelHarness()
     ends(stage)
     assert runs_of(stage) == 3
     assert (job_record(stage).state, job_record(stage).final) == ("failed", False)
 
 
 def test_an_operators_reset_lets_a_permanent_failure_count_anew() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = lambda *_: {"status": "failed", "error": "never", "error_type": "P", "permanent": True}
     stage.submit(of_two(on_exhausted="park"))
     assert stage.task("a").final
@@ -489,7 +491,7 @@ def test_an_operators_reset_lets_a_permanent_failure_count_anew() -> None:
 
 
 def test_an_optional_task_that_a_person_cancelled_stays_cancelled_in_runs_that_begin_by_themselves() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": hangs, "c": hangs}
     stage.submit(
         flow(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.actors.stage import Stage, fails, flow, hangs, task
+from tests.actors.stage import KernelHarness, fails, flow, hangs, task
 
 from callboard.actors.messages.inputs import Drain
 from callboard.actors.spec.model import Check, Condition, Hook, Retry, Task
@@ -40,7 +40,7 @@ ENDS = [
 
 @pytest.mark.parametrize(("end", "optional", "strict", "loose", "whole"), ENDS)
 def test_how_an_end_counts(end: str, optional: bool, strict: str, loose: str, whole: str) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     first: list[Task] = []
     a = task("a", optional=optional)
     match end:
@@ -77,7 +77,7 @@ def test_how_an_end_counts(end: str, optional: bool, strict: str, loose: str, wh
 
 
 def test_a_dependent_is_skipped_once_its_dependency_can_no_longer_complete() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"slow": hangs, "bad": fails()}
     stage.submit(flow(task("slow"), task("bad", optional=True), task("c", "slow", "bad")))
     assert stage.states() == {"slow": "running", "bad": "failed", "c": "skipped"}
@@ -85,7 +85,7 @@ def test_a_dependent_is_skipped_once_its_dependency_can_no_longer_complete() -> 
 
 
 def test_both_kinds_of_edges_on_one_task() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"bad": fails(), "slow": hangs}
     stage.submit(
         flow(
@@ -106,7 +106,7 @@ def test_both_kinds_of_edges_on_one_task() -> None:
 
 
 def test_an_empty_one_and_one_in_which_nothing_is_to_run_complete() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(flow(), "empty")
     assert stage.path("empty@1") == ["planned", "ready", "validating", "completed"]
     stage.scripts["a.condition"] = lambda call, entity: {"value": False}
@@ -116,19 +116,19 @@ def test_an_empty_one_and_one_in_which_nothing_is_to_run_complete() -> None:
 
 
 def test_it_stays_ready_until_its_first_task_starts() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["hog"] = hangs
     stage.submit(flow(task("hog")), "hogs")
     stage.submit(flow(task("a", capabilities=["none"], unroutable_timeout=5), task("b")))
     assert stage.path("job@1") == ["planned", "ready", "executing"]
-    waiting = Stage(workers=())
+    waiting = KernelHarness(workers=())
     waiting.submit(flow(task("a")))
     assert waiting.path("job@1") == ["planned", "ready"]
     assert waiting.audit() == []
 
 
 def test_the_first_critical_failure_stops_what_runs_and_starts_nothing_else() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"bad": hangs, "other": hangs, "backing-off": fails()}
     stage.stubborn.add("other")
     stage.submit(
@@ -155,7 +155,7 @@ def test_the_first_critical_failure_stops_what_runs_and_starts_nothing_else() ->
 
 
 def test_clean_up_runs_after_a_failure_before_it_ends() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"bad": fails(), "clean": hangs}
     stage.submit(flow(task("bad"), after("clean", "bad"), after("last", "clean"), task("never", "clean")))
     assert stage.states() == {"bad": "failed", "clean": "running", "last": "pending", "never": "cancelled"}
@@ -168,7 +168,7 @@ def test_clean_up_runs_after_a_failure_before_it_ends() -> None:
 
 
 def test_clean_up_of_one_that_failed_before_anything_ran() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["bad.condition"] = fails()
     stage.submit(flow(task("bad", condition=Condition(run="m:c")), after("clean", "bad")))
     assert stage.path("job@1") == ["planned", "ready", "executing", "cancelling", "failed"]
@@ -177,7 +177,7 @@ def test_clean_up_of_one_that_failed_before_anything_ran() -> None:
 
 
 def test_clean_up_that_fails_changes_nothing_about_the_outcome() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"bad": fails("first"), "clean": fails("second")}
     stage.submit(flow(task("bad"), after("clean", "bad")))
     assert stage.state() == "failed"
@@ -185,7 +185,7 @@ def test_clean_up_that_fails_changes_nothing_about_the_outcome() -> None:
 
 
 def test_a_cancelled_one_runs_no_clean_up() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     job = stage.submit(flow(task("a"), after("clean", "a")))
     stage.cancel(job)
@@ -195,7 +195,7 @@ def test_a_cancelled_one_runs_no_clean_up() -> None:
 
 def test_a_cancelled_critical_task_fails_its_workstream_and_an_optional_one_does_not() -> None:
     for optional, outcome in ((False, "failed"), (True, "completed")):
-        stage = Stage()
+        stage = KernelHarness()
         stage.scripts["a"] = hangs
         stage.submit(flow(task("a", optional=optional), task("b")))
         stage.cancel(stage.actor("a"))
@@ -209,7 +209,7 @@ CHECKS = [Check(run="m:c"), Check(run="m:d", timeout=3)]
 
 
 def test_its_checks_are_asked_when_every_task_has_ended() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["flow.check"] = hangs
     stage.submit(flow(task("a"), checks=CHECKS))
     assert stage.stream.state == "validating"
@@ -227,7 +227,7 @@ def test_its_checks_are_asked_when_every_task_has_ended() -> None:
     [({"value": False}, "check 1 was not met"), ({"status": "failed", "error": "exit code 1"}, "exit code 1")],
 )
 def test_a_check_that_is_not_met_fails_it(said: dict[str, Any], error: str) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["flow.check"] = lambda call, entity: said
     stage.submit(flow(task("a"), checks=CHECKS))
     assert stage.path("job@1")[-2:] == ["validating", "failed"]
@@ -236,7 +236,7 @@ def test_a_check_that_is_not_met_fails_it(said: dict[str, Any], error: str) -> N
 
 
 def test_a_check_that_takes_too_long_fails_it_and_is_let_go_when_it_is_gone() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["flow.check"] = lambda call, entity: {"value": True} if call.index == 0 else None
     stage.deaf.add("flow")
     stage.submit(flow(task("a"), checks=CHECKS))
@@ -253,7 +253,7 @@ def test_a_check_that_takes_too_long_fails_it_and_is_let_go_when_it_is_gone() ->
 
 @pytest.mark.parametrize("force", [False, True])
 def test_cancelled_while_it_is_validated(force: bool) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["flow.check"] = hangs
     stage.stubborn.add("flow")
     job = stage.submit(flow(task("a"), checks=CHECKS))
@@ -270,7 +270,7 @@ def test_cancelled_while_it_is_validated(force: bool) -> None:
 
 
 def test_a_check_that_does_not_go_does_not_hold_up_a_cancel_for_ever() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["flow.check"] = hangs
     stage.stubborn.add("flow")
     job = stage.submit(flow(task("a"), checks=CHECKS))
@@ -282,7 +282,7 @@ def test_a_check_that_does_not_go_does_not_hold_up_a_cancel_for_ever() -> None:
 
 
 def test_a_drain_stops_its_checks_and_they_are_asked_again() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["flow.check"] = hangs
     stage.submit(flow(task("a"), checks=CHECKS))
     stage.send(Drain(stop=True))
@@ -297,7 +297,7 @@ def test_a_drain_stops_its_checks_and_they_are_asked_again() -> None:
 
 
 def test_a_graceful_cancel_waits_for_bodies_and_a_second_one_is_refused() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.stubborn.add("a")
     job = stage.submit(flow(task("a"), task("b", "a")))
@@ -315,7 +315,7 @@ def test_a_graceful_cancel_waits_for_bodies_and_a_second_one_is_refused() -> Non
 
 
 def test_force_forces_its_tasks() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.stubborn.add("a")
     job = stage.submit(flow(task("a")))
@@ -327,7 +327,7 @@ def test_force_forces_its_tasks() -> None:
 
 
 def test_force_at_once() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.stubborn.add("a")
     job = stage.submit(flow(task("a")))
@@ -337,7 +337,7 @@ def test_force_at_once() -> None:
 
 
 def test_force_also_ends_the_clean_up_of_a_failure_which_it_stays() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"bad": fails(), "clean": hangs}
     job = stage.submit(flow(task("bad"), after("clean", "bad"), after("more", "clean")))
     assert isinstance(stage.cancel(job.stream), InvalidTransitionError)
@@ -348,7 +348,7 @@ def test_force_also_ends_the_clean_up_of_a_failure_which_it_stays() -> None:
 
 
 def test_cancelled_before_anything_started() -> None:
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     job = stage.submit(flow(task("a"), task("b", "a")))
     assert stage.cancel(job.stream) is None
     assert stage.path("job@1") == ["planned", "ready", "cancelled"]
@@ -357,7 +357,7 @@ def test_cancelled_before_anything_started() -> None:
 
 
 def test_cancelled_in_the_middle_of_a_start_in_many_turns() -> None:
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     stage.submit_silently(flow(*(task(f"t{n}") for n in range(1200))))
     job = stage.kernel.jobs["job"]
     stage.kernel.run(stage.inputs.popleft())
@@ -373,7 +373,7 @@ def test_cancelled_in_the_middle_of_a_start_in_many_turns() -> None:
 
 
 def test_forced_in_the_middle_of_a_cancel_in_many_turns() -> None:
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     job = stage.submit(flow(*(task(f"t{n}") for n in range(1200))))
     stage.cancel_silently(job.stream, force=False)
     assert stage.stream.state == "ready"
@@ -386,7 +386,7 @@ def test_forced_in_the_middle_of_a_cancel_in_many_turns() -> None:
 
 def test_a_task_cancelled_before_the_others_exist() -> None:
     """Tasks that depend on the cancelled task, or wait for it, may be made only in a later turn."""
-    stage = Stage()
+    stage = KernelHarness()
     many = [task(f"t{n}") for n in range(600)]
     stage.submit_silently(flow(task("a", optional=True), *many, task("strict", "a"), after("loose", "a")))
     stage.cancel_silently(stage.actor("a"))
@@ -398,7 +398,7 @@ def test_a_task_cancelled_before_the_others_exist() -> None:
 
 
 def test_a_critical_task_cancelled_before_the_others_exist() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     many = [task(f"t{n}") for n in range(600)]
     stage.submit_silently(flow(task("a"), *many, task("strict", "a"), after("clean", "a")))
     stage.cancel_silently(stage.actor("a"))
@@ -414,7 +414,7 @@ def test_a_critical_task_cancelled_before_the_others_exist() -> None:
 
 
 def test_a_deadline_cancels_with_that_reason() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", timeout=1000), deadline=60))
     stage.advance(59.9)
@@ -425,7 +425,7 @@ def test_a_deadline_cancels_with_that_reason() -> None:
 
 
 def test_a_deadline_is_ignored_while_it_is_cancelled_and_gone_when_it_has_ended() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"bad": fails(), "clean": hangs}
     stage.submit(flow(task("bad"), after("clean", "bad", timeout=1000), deadline=60))
     stage.advance(100)
@@ -437,11 +437,11 @@ def test_a_deadline_is_ignored_while_it_is_cancelled_and_gone_when_it_has_ended(
 
 
 def test_a_deadline_runs_before_anything_started_and_while_it_is_validated() -> None:
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     stage.submit(flow(task("a"), deadline=60))
     stage.advance(60)
     assert stage.state() == "cancelled"
-    other = Stage()
+    other = KernelHarness()
     other.scripts["flow.check"] = hangs
     other.submit(flow(task("a"), deadline=20, checks=CHECKS))
     other.advance(20)
@@ -449,7 +449,7 @@ def test_a_deadline_runs_before_anything_started_and_while_it_is_validated() -> 
 
 
 def test_a_deadline_that_fell_due_while_nobody_looked() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a"), deadline=60))
     later = stage.after_crash(down=500)
@@ -465,7 +465,7 @@ def test_a_deadline_that_fell_due_while_nobody_looked() -> None:
     ("end", "event"), [("ok", "on_completed"), ("failed", "on_failed"), ("cancelled", "on_cancelled")]
 )
 def test_its_hooks(end: str, event: str) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     hooks = {name: [Hook(run=f"m:{name}")] for name in ("on_completed", "on_failed", "on_cancelled")}
     job = stage.submit(flow(task("a"), **hooks))
@@ -483,7 +483,7 @@ def test_its_hooks(end: str, event: str) -> None:
 
 def effort(spec: Any) -> tuple[int, int]:
     """How many turns and messages a run takes."""
-    stage = Stage(copies=False)
+    stage = KernelHarness(copies=False)
     sent = 0
     send = stage.kernel.send
 
@@ -522,7 +522,7 @@ def test_a_long_chain() -> None:
 
 
 def test_a_long_chain_is_skipped_in_one_go() -> None:
-    stage = Stage(copies=False)
+    stage = KernelHarness(copies=False)
     stage.scripts["t0"] = fails()
     stage.submit(chain(3_000))
     assert stage.state() == "failed"
@@ -536,7 +536,7 @@ def test_thousands_side_by_side() -> None:
 
 
 def test_a_wide_one_is_cancelled_in_batches() -> None:
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     job = stage.submit(flow(*(task(f"t{n}") for n in range(5000))))
     before = len(stage.kept.turns)
     stage.cancel(job)
@@ -548,7 +548,7 @@ def test_a_wide_one_is_cancelled_in_batches() -> None:
 
 
 def test_nothing_is_kept_of_a_job_that_is_over() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(wide(50))
     assert stage.kernel.jobs == {}
     assert {entity.record.kind for entity in stage.kernel.entities.values()} == {"worker"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.actors.machines_help import FUNCTIONS, Facts, fire, kind, spawn
-from tests.actors.stage import WORKERS, Stage, fails, flow, hangs, task
+from tests.actors.stage import WORKERS, KernelHarness, fails, flow, hangs, task
 
 from callboard.actors.jobs.workstream import WorkstreamActor
 from callboard.actors.messages.commands import Approve, Command, Reply, Request
@@ -18,12 +18,12 @@ from callboard.actors.spec.names import node_of
 from callboard.machines.audit.log import EPOCH
 
 
-def node(name: str, epoch: int, *, workers: tuple[Worker, ...] = WORKERS) -> Stage:
+def node(name: str, epoch: int, *, workers: tuple[Worker, ...] = WORKERS) -> KernelHarness:
     """A node, with numbers of its own."""
-    return Stage(node=name, epoch=epoch, functions=dict(FUNCTIONS), workers=workers)
+    return KernelHarness(node=name, epoch=epoch, functions=dict(FUNCTIONS), workers=workers)
 
 
-def ids(stage: Stage, kind: type) -> list[str]:
+def ids(stage: KernelHarness, kind: type) -> list[str]:
     return sorted(record.id for record in stage.kept.of(kind))
 
 
@@ -42,7 +42,7 @@ def test_ids_of_workers_and_breakers_name_their_node() -> None:
 
 
 def test_without_a_cluster_they_do_not() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(flow(task("a", tool="cc")))
     assert ids(stage, WorkerRecord) == ["command#1", "loop#1"]
     assert ids(stage, BreakerRecord) == ["cc"]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
-from tests.actors.stage import Stage, fails, flow, hangs, task
+from tests.actors.stage import KernelHarness, fails, flow, hangs, task
 
 from callboard.actors.jobs.job import JobActor
 from callboard.actors.kernel.entity import States
@@ -21,7 +21,7 @@ from callboard.machines import InvalidTransitionError, JobState
 
 def test_a_turn_is_one_input_and_all_it_causes() -> None:
     """The result of one task and the start of the next travel together."""
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": hangs, "b": hangs}
     stage.submit(flow(task("a"), task("b", "a")))
     before = len(stage.kept.turns)
@@ -39,7 +39,7 @@ def test_a_turn_is_one_input_and_all_it_causes() -> None:
 
 
 def test_numbers_have_no_gap_and_each_entity_has_its_own() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["b"] = fails()
     stage.submit(flow(task("a"), task("b", "a", optional=True)))
     transitions = stage.kept.transitions
@@ -52,7 +52,7 @@ def test_numbers_have_no_gap_and_each_entity_has_its_own() -> None:
 
 
 def test_what_a_transition_tells() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = lambda call, entity: {"duration": 2.5}
     stage.submit(flow(task("a")))
     event = next(as_event(t) for t in stage.kept.transitions if t.to_state == "validating")
@@ -67,7 +67,7 @@ def test_what_a_transition_tells() -> None:
 
 
 def test_severities() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": fails(), "b": hangs, "t": fails()}
     tools = {"t": Tool(breaker=Breaker(failure_threshold=1))}
     stage.submit(
@@ -89,7 +89,7 @@ def test_severities() -> None:
 
 def test_the_same_inputs_give_the_same_transitions() -> None:
     def once() -> list[Any]:
-        stage = Stage()
+        stage = KernelHarness()
         stage.scripts |= {"a": fails(), "b": hangs}
         stage.submit(flow(task("a", retry=Retry(max_attempts=4)), task("b", timeout=9), task("c", "a")))
         stage.advance(100)
@@ -99,7 +99,7 @@ def test_the_same_inputs_give_the_same_transitions() -> None:
 
 
 def test_a_timer_of_a_state_that_was_left_is_stale() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     job = stage.submit(flow(task("a")))
     record = stage.task("a")
@@ -116,7 +116,7 @@ def test_a_timer_of_a_state_that_was_left_is_stale() -> None:
 
 
 def test_every_state_that_is_left_takes_its_timer_with_it() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails()
     stage.submit(flow(task("a", retry=Retry(max_attempts=3, jitter=0), queue_timeout=50, total_timeout=90)))
     for _ in range(4):
@@ -126,14 +126,14 @@ def test_every_state_that_is_left_takes_its_timer_with_it() -> None:
 
 
 def test_a_command_to_what_is_gone_is_answered() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.send(Command(4711, Cancel("why not"), Reply(None)))
     assert isinstance(stage.answers[-1][1], LookupError)
     assert stage.reports == []
 
 
 def test_a_refusal_is_an_answer_and_changes_nothing() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["b"] = hangs
     stage.submit(flow(task("a"), task("b")))
     turns, records = len(stage.kept.transitions), dict(stage.kept.records)
@@ -149,7 +149,7 @@ def test_a_refusal_is_an_answer_and_changes_nothing() -> None:
 
 
 def test_a_refusal_in_the_middle_of_a_command_leaves_no_half_of_it() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     job = stage.submit(flow(task("a")))
 
@@ -170,14 +170,14 @@ def test_a_refusal_in_the_middle_of_a_command_leaves_no_half_of_it() -> None:
 
 
 def test_a_barrier_is_answered() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.send(Barrier(Reply(None)))
     assert stage.answers[-1] == (None, None)
 
 
 @pytest.mark.parametrize("message", [CallEnded(77, "ok"), Beat(77, None), ProcessStarted(77, 1, 1)])
 def test_what_comes_under_an_unknown_token_is_refused_and_counted(message: Message) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.send(message)
     assert stage.kernel.stale == 1
     assert len(stage.reports) == 1
@@ -187,7 +187,7 @@ def test_what_comes_under_an_unknown_token_is_refused_and_counted(message: Messa
 def test_processes_and_heartbeats_of_questions_and_hooks_are_nobodys_business() -> None:
     from callboard.actors.spec.model import Check, Condition, Hook
 
-    stage = Stage()
+    stage = KernelHarness()
     stage.hooks_hang = True
     stage.scripts |= dict.fromkeys(["a.condition", "b.check", "flow.check"], hangs)
     stage.submit(flow(task("a", condition=Condition(run="m:c"))), "one")
@@ -202,7 +202,7 @@ def test_processes_and_heartbeats_of_questions_and_hooks_are_nobodys_business() 
 
 
 def test_an_unknown_input_is_reported() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.send(Message())
     assert len(stage.reports) == 1
     assert "never sent a Message" in stage.reports[0]
@@ -211,7 +211,7 @@ def test_an_unknown_input_is_reported() -> None:
 # -- undoing -----------------------------------------------------------------------------------------------------------
 
 
-def raising(stage: Stage, kind: type[Message]) -> list[int]:
+def raising(stage: KernelHarness, kind: type[Message]) -> list[int]:
     """Have the next message of a kind raise, once."""
     send, left = Kernel.send, [1]
 
@@ -235,7 +235,7 @@ def raising(stage: Stage, kind: type[Message]) -> list[int]:
 def test_an_undone_submission_leaves_nothing_and_may_be_made_again() -> None:
     from callboard.actors.messages.inputs import Ready
 
-    stage = Stage()
+    stage = KernelHarness()
     keys = dict(stage.kernel.entities)
     raising(stage, Ready)
     spec = flow(task("a", tool="t"), deadline=5)
@@ -253,7 +253,7 @@ def test_an_undone_submission_leaves_nothing_and_may_be_made_again() -> None:
 def test_an_undone_end_gives_the_slot_back_that_was_freed_and_fails_its_task() -> None:
     from callboard.actors.messages.inputs import Release
 
-    stage = Stage(workers=(Worker("w", engine="loop", capacity=1),))
+    stage = KernelHarness(workers=(Worker("w", engine="loop", capacity=1),))
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", optional=True), task("b")))
     raising(stage, Release)
@@ -269,7 +269,7 @@ def test_an_undone_end_gives_the_slot_back_that_was_freed_and_fails_its_task() -
 
 
 def test_an_undone_timer_fails_its_task_and_stops_its_body() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", timeout=5)))
     kind = type(stage.actor("a"))
@@ -293,7 +293,7 @@ def test_limits_still_run_after_somebody_elses_turn_was_undone() -> None:
     from callboard.actors.messages.inputs import Release
     from callboard.actors.spec.model import Check, Condition
 
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= dict.fromkeys(["run", "stop", "ask.condition", "val.check", "boom"], hangs)
     stage.stubborn |= {"stop", "gone"}
     stage.scripts["gone"] = hangs
@@ -328,7 +328,7 @@ def test_limits_still_run_after_somebody_elses_turn_was_undone() -> None:
 
 
 def test_a_workstream_whose_turn_raises_fails_with_all_its_tasks() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": hangs}
     job = stage.submit(flow(task("a"), task("b", "a")))
     assert job.stream is not None
@@ -357,7 +357,7 @@ def test_a_task_whose_turn_raised_ends_from_every_state(state: str) -> None:
 
 
 def test_a_breaker_whose_turn_raised_looks_again_after_another_cooldown() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"x": fails()}
     stage.submit(flow(task("x", tool="t"), tools={"t": Tool(breaker=Breaker(failure_threshold=1, cooldown=10))}))
     kind = type(next(iter(stage.workforce.breakers.values())))
@@ -383,12 +383,12 @@ def test_a_rebuild_changes_nothing_that_is_true() -> None:
 
     for make in RUNS:
         spec, scripts, go_on = make()
-        plain, rebuilt = Stage(scripts=dict(scripts)), Stage(scripts=dict(scripts))
+        plain, rebuilt = KernelHarness(scripts=dict(scripts)), KernelHarness(scripts=dict(scripts))
         plain.submit(spec)
         go_on(plain)
         run = rebuilt.kernel.run
 
-        def run_and_rebuild(message: Message, run: Any = run, stage: Stage = rebuilt) -> None:
+        def run_and_rebuild(message: Message, run: Any = run, stage: KernelHarness = rebuilt) -> None:
             run(message)
             stage.kernel.recovery.rebuild()
 
@@ -401,7 +401,7 @@ def test_a_rebuild_changes_nothing_that_is_true() -> None:
 
 
 def test_records_are_what_a_journal_can_keep() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(flow(task("a")))
     for record in stage.kept.of(TaskRecord):
         assert msgspec.json.decode(msgspec.json.encode(record), type=TaskRecord) == record

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
-from tests.actors.stage import Kept, Script, Stage, fails, fails_until, flow, hangs, task
+from tests.actors.stage import Kept, KernelHarness, Script, fails, fails_until, flow, hangs, task
 
 from callboard.actors.jobs import workstream
 from callboard.actors.messages.inputs import Assign, Beat, CallEnded, Drain, ProcessStarted
@@ -22,7 +22,7 @@ AGAIN = Retry(max_attempts=3, base_delay=1, jitter=0)
 
 
 def test_an_attempt_that_ran_is_lost_and_run_again_at_once() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a")))
     after = stage.after_crash()
@@ -37,7 +37,7 @@ def test_an_attempt_that_ran_is_lost_and_run_again_at_once() -> None:
 
 
 def test_losses_have_a_budget_of_their_own() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a")))
     for _ in range(3):
@@ -51,7 +51,7 @@ def test_losses_have_a_budget_of_their_own() -> None:
 
 
 def test_a_kill_during_a_drain_is_no_loss_however_often_it_comes() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", max_losses=1)))
     for _ in range(5):
@@ -69,7 +69,7 @@ def test_a_kill_during_a_drain_is_no_loss_however_often_it_comes() -> None:
 
 @pytest.mark.parametrize(("on_loss", "state"), [("fail", "failed"), ("park", "circuit_open")])
 def test_a_body_that_must_not_simply_run_twice_is_lost_by_a_kill_during_a_drain(on_loss: str, state: str) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", on_loss=on_loss)))
     stage.send(Drain(stop=False))
@@ -92,7 +92,7 @@ def test_a_body_that_must_not_simply_run_twice_is_lost_by_a_kill_during_a_drain(
 def test_what_a_service_manager_stops_beside_the_runtime_is_given_back(
     status: str, exit_code: int | None, end: str
 ) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", max_losses=1)))
     stage.send(Drain(stop=False))
@@ -104,7 +104,7 @@ def test_what_a_service_manager_stops_beside_the_runtime_is_given_back(
 
 
 def test_failures_and_losses_do_not_share_their_budgets() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = lambda call, entity: fails()(call, entity) if entity.record.attempt in {1, 3} else None
     stage.submit(flow(task("a", retry=AGAIN, max_losses=2)))
     stage.advance(1)
@@ -118,7 +118,7 @@ def test_failures_and_losses_do_not_share_their_budgets() -> None:
 
 @pytest.mark.parametrize(("on_loss", "state"), [("rerun", "running"), ("fail", "failed"), ("park", "circuit_open")])
 def test_what_a_loss_leads_to(on_loss: str, state: str) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", on_loss=on_loss)))
     after = stage.after_crash()
@@ -133,7 +133,7 @@ def test_what_a_loss_leads_to(on_loss: str, state: str) -> None:
 
 
 def test_an_attempt_whose_limit_passed_while_nobody_looked_is_lost_and_not_timed_out() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", timeout=10)))
     after = stage.after_crash(down=5000)
@@ -145,7 +145,7 @@ def test_an_attempt_whose_limit_passed_while_nobody_looked_is_lost_and_not_timed
 
 
 def test_one_that_had_timed_out_has_timed_out() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.stubborn.add("a")
     stage.submit(flow(task("a", timeout=10)))
@@ -158,7 +158,7 @@ def test_one_that_had_timed_out_has_timed_out() -> None:
 
 @pytest.mark.parametrize("checked", [False, True])
 def test_one_that_was_being_cancelled_is_cancelled(checked: bool) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": None if checked else hangs, "a.check": hangs}  # type: ignore[dict-item]
     stage.scripts = {name: script for name, script in stage.scripts.items() if script is not None}
     stage.stubborn.add("a")
@@ -173,7 +173,7 @@ def test_one_that_was_being_cancelled_is_cancelled(checked: bool) -> None:
 
 
 def test_a_claim_without_an_end_of_one_that_was_cancelled_gets_its_end() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.deaf.add("a")
     job = stage.submit(flow(task("a")))
@@ -184,7 +184,7 @@ def test_a_claim_without_an_end_of_one_that_was_cancelled_gets_its_end() -> None
 
 
 def test_what_was_validated_is_validated_again_and_not_run_again() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a.check"] = hangs
     stage.submit(flow(task("a", checks=[Check(run="m:c")]), task("b", "a")))
     result = stage.task("a").result
@@ -200,7 +200,7 @@ def test_what_was_validated_is_validated_again_and_not_run_again() -> None:
 
 def test_a_backoff_goes_on_and_one_that_is_over_by_now_is_over() -> None:
     for down, state in ((0.5, "retrying"), (2000.0, "completed")):
-        stage = Stage()
+        stage = KernelHarness()
         stage.scripts["a"] = fails_until(2)
         stage.submit(flow(task("a", retry=AGAIN)))
         after = stage.after_crash(down=down)
@@ -211,7 +211,7 @@ def test_a_backoff_goes_on_and_one_that_is_over_by_now_is_over() -> None:
 
 
 def test_the_total_limit_holds_over_restarts() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails(retry_after=1000.0)
     stage.submit(flow(task("a", retry=AGAIN, total_timeout=100)))
     after = stage.after_crash(down=50)
@@ -222,7 +222,7 @@ def test_the_total_limit_holds_over_restarts() -> None:
 
 
 def test_a_queue_limit_holds_over_restarts() -> None:
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     stage.submit(flow(task("a", queue_timeout=100)))
     after = stage.after_crash(down=60)
     after.advance(39.9)
@@ -232,7 +232,7 @@ def test_a_queue_limit_holds_over_restarts() -> None:
 
 
 def test_the_queue_keeps_its_order_and_nothing_is_called_unroutable() -> None:
-    stage = Stage(workers=(Worker("w", engine="loop", capacity=1),))
+    stage = KernelHarness(workers=(Worker("w", engine="loop", capacity=1),))
     stage.scripts["hog"] = hangs
     stage.submit(flow(task("hog", priority=2), task("b"), task("a", priority=1), task("c")))
     after = stage.after_crash(down=1000)
@@ -244,7 +244,7 @@ def test_the_queue_keeps_its_order_and_nothing_is_called_unroutable() -> None:
 
 
 def test_the_last_details_of_a_heartbeat_are_there_for_the_next_attempt() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a")))
     stage.send(Beat(stage.token("a"), msgspec.Raw(b'{"row":7}')))
@@ -255,7 +255,7 @@ def test_the_last_details_of_a_heartbeat_are_there_for_the_next_attempt() -> Non
 
 
 def test_a_condition_that_was_being_asked_is_asked_again() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a.condition"] = hangs
     stage.submit(flow(task("a", condition=Condition(run="m:c"))))
     stage.scripts.clear()
@@ -265,7 +265,7 @@ def test_a_condition_that_was_being_asked_is_asked_again() -> None:
 
 
 def test_hooks_that_had_not_run_run_after_the_restart_and_those_that_had_do_not() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.hooks_hang = True
     stage.submit(flow(task("a", on_completed=[Hook(run="m:one"), Hook(run="m:two")])))
     stage.send(CallEnded(stage.hooks[0].key, "ok"))
@@ -283,7 +283,7 @@ def small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_turns")
 def test_a_crash_while_the_tasks_are_made_or_started_loses_none_of_them() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(flow(*(task(f"t{n}") for n in range(120))))
     began = next(n for n, turn in enumerate(stage.kept.turns) if any(t.kind == "job" for t in turn.transitions))
     for cut in range(began, began + 8):
@@ -296,7 +296,7 @@ def test_a_crash_while_the_tasks_are_made_or_started_loses_none_of_them() -> Non
 
 @pytest.mark.usefixtures("small_turns")
 def test_a_crash_in_the_middle_of_a_cancel_in_many_turns() -> None:
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     job = stage.submit(flow(*(task(f"t{n}") for n in range(120))))
     before = len(stage.kept.turns)
     stage.cancel(job)
@@ -311,7 +311,7 @@ def test_a_crash_in_the_middle_of_a_cancel_in_many_turns() -> None:
 TOOLS = {"t": Tool(max_parallel=2, breaker=Breaker(failure_threshold=2, cooldown=30))}
 
 
-def plain() -> tuple[Workstream, dict[str, Script], Callable[[Stage], None]]:
+def plain() -> tuple[Workstream, dict[str, Script], Callable[[KernelHarness], None]]:
     """A diamond with a retry, an optional failure, a condition, checks and hooks."""
     hook = [Hook(run="m:h")]
     spec = flow(
@@ -324,7 +324,7 @@ def plain() -> tuple[Workstream, dict[str, Script], Callable[[Stage], None]]:
     return spec, scripts, lambda stage: stage.advance(5)
 
 
-def failing() -> tuple[Workstream, dict[str, Script], Callable[[Stage], None]]:
+def failing() -> tuple[Workstream, dict[str, Script], Callable[[KernelHarness], None]]:
     """A critical failure while others run, with clean-up."""
     spec = flow(
         task("a"), task("slow", "a"), task("bad", "a", retry=Retry(max_attempts=2, base_delay=1, jitter=0)),
@@ -334,7 +334,7 @@ def failing() -> tuple[Workstream, dict[str, Script], Callable[[Stage], None]]:
     return spec, {"bad": fails(), "slow": hangs}, lambda stage: stage.advance(5)
 
 
-def tripping() -> tuple[Workstream, dict[str, Script], Callable[[Stage], None]]:
+def tripping() -> tuple[Workstream, dict[str, Script], Callable[[KernelHarness], None]]:
     """A tool falls ill and gets well again."""
     names = ["a", "b", "c", "d", "e"]
     spec = flow(
@@ -347,7 +347,7 @@ def tripping() -> tuple[Workstream, dict[str, Script], Callable[[Stage], None]]:
     return spec, dict.fromkeys(names, script), lambda stage: stage.advance(200)
 
 
-def parking() -> tuple[Workstream, dict[str, Script], Callable[[Stage], None]]:
+def parking() -> tuple[Workstream, dict[str, Script], Callable[[KernelHarness], None]]:
     """Exhausted tasks that park, and one that times out."""
     spec = flow(
         task("a", on_exhausted="park", optional=True), task("b", timeout=5, retry=AGAIN), task("c", "a", "b"),
@@ -361,7 +361,7 @@ def parking() -> tuple[Workstream, dict[str, Script], Callable[[Stage], None]]:
     return spec, scripts, lambda stage: stage.advance(400)
 
 
-def cancelled() -> tuple[Workstream, dict[str, Script], Callable[[Stage], None]]:
+def cancelled() -> tuple[Workstream, dict[str, Script], Callable[[KernelHarness], None]]:
     """Everything is cancelled by its deadline, in many states at once."""
     spec = flow(
         task("a"), task("b", retry=Retry(max_attempts=9, base_delay=50, jitter=0)), task("c", "a"), task("q"),
@@ -373,7 +373,7 @@ def cancelled() -> tuple[Workstream, dict[str, Script], Callable[[Stage], None]]
 RUNS = [plain, failing, tripping, parking, cancelled]
 
 
-def settled(stage: Stage) -> dict[str, Any]:
+def settled(stage: KernelHarness) -> dict[str, Any]:
     """Return the part of an outcome that must not depend on the way to it."""
     return {"job": stage.state(), "tasks": stage.states()}
 
@@ -383,7 +383,7 @@ def done(kept: Kept) -> set[str]:
     return {t.id for t in kept.of(TaskRecord) if t.state in {"validating", "completed"}}
 
 
-def check_consistent(stage: Stage) -> None:
+def check_consistent(stage: KernelHarness) -> None:
     """Check the rules that hold for every run, however often it was killed."""
     assert stage.audit() == []
     for record in stage.kept.of(TaskRecord):
@@ -404,10 +404,10 @@ def check_consistent(stage: Stage) -> None:
 
 @pytest.mark.parametrize("make", RUNS)
 def test_killed_after_every_turn(
-    make: Callable[[], tuple[Workstream, dict[str, Script], Callable[[Stage], None]]],
+    make: Callable[[], tuple[Workstream, dict[str, Script], Callable[[KernelHarness], None]]],
 ) -> None:
     spec, scripts, go_on = make()
-    whole = Stage(scripts=dict(scripts))
+    whole = KernelHarness(scripts=dict(scripts))
     whole.submit(spec)
     go_on(whole)
     check_consistent(whole)
@@ -433,7 +433,7 @@ class InjectedError(RuntimeError):
     """The error that a test makes an actor raise."""
 
 
-def sabotage(stage: Stage, at: int) -> list[str]:
+def sabotage(stage: KernelHarness, at: int) -> list[str]:
     """Let the receive number `at` (from 1) raise, after it has done its work. Returns who raised, when it has."""
     from callboard.actors.kernel.kernel import Kernel
 
@@ -464,7 +464,7 @@ def sabotage(stage: Stage, at: int) -> list[str]:
     return raised
 
 
-def books(stage: Stage) -> None:
+def books(stage: KernelHarness) -> None:
     """The derived books agree with the records."""
     kernel = stage.kernel
     for worker in kernel.workers.values():
@@ -488,13 +488,13 @@ def books(stage: Stage) -> None:
 
 @pytest.mark.parametrize("make", RUNS)
 def test_raising_at_every_message(
-    make: Callable[[], tuple[Workstream, dict[str, Script], Callable[[Stage], None]]],
+    make: Callable[[], tuple[Workstream, dict[str, Script], Callable[[KernelHarness], None]]],
 ) -> None:
     spec, scripts, go_on = make()
     at = 0
     while True:
         at += 1
-        stage = Stage(scripts=dict(scripts))
+        stage = KernelHarness(scripts=dict(scripts))
         stage.submit(flow(task("bystander", timeout=100_000)), "other")  # over before anything happens
         stage.scripts["witness"] = hangs
         stage.submit(flow(task("witness", timeout=100_000)), "witness")
@@ -527,7 +527,7 @@ def test_raising_at_every_message(
 
 def test_what_another_task_does_wrong_is_that_tasks_fault() -> None:
     """The end of "a" frees the slot for "b", which raises when it is given it: "a" is completed all the same."""
-    stage = Stage(workers=(Worker("w", engine="loop", capacity=1),))
+    stage = KernelHarness(workers=(Worker("w", engine="loop", capacity=1),))
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a"), task("b", optional=True), task("c")))
     bad = stage.actor("b")
@@ -556,7 +556,7 @@ def test_what_another_task_does_wrong_is_that_tasks_fault() -> None:
 
 
 def test_an_entity_that_cannot_even_fail_is_left_alone_and_the_others_go_on() -> None:
-    stage = Stage(workers=(Worker("w", engine="loop", capacity=1),))
+    stage = KernelHarness(workers=(Worker("w", engine="loop", capacity=1),))
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", timeout=10), task("c")))
     bad = stage.actor("a")
@@ -589,7 +589,7 @@ def test_an_entity_that_cannot_even_fail_is_left_alone_and_the_others_go_on() ->
 
 
 def test_a_job_that_cannot_be_recovered_takes_no_other_with_it() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": hangs, "b": hangs}
     stage.submit(flow(task("a")), "one")
     stage.submit(flow(task("b")), "two")
@@ -620,7 +620,7 @@ def test_a_job_that_cannot_be_recovered_takes_no_other_with_it() -> None:
 
 
 def test_defaults_hold_after_a_restart() -> None:
-    stage = Stage(defaults=Defaults(max_losses=1))
+    stage = KernelHarness(defaults=Defaults(max_losses=1))
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a")))
     assert stage.after_crash().task("a").state == "failed"

@@ -5,25 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from tests.actors.stage import Stage, flow, hangs, task
+from tests.actors.stage import KernelHarness, flow, hangs, task
 
 from callboard.actors.messages.commands import Cancel, Command, Reply, Request
 from callboard.actors.records.entities import Acknowledged, RequestRecord
 from callboard.actors.records.task import TaskRecord
 
 
-def cancel(stage: Stage, key: int, request_id: str) -> Exception | None:
+def cancel(stage: KernelHarness, key: int, request_id: str) -> Exception | None:
     request = Request(request_id, "Cancel", "f", 60.0, row=3)
     stage.send(Command(key, Cancel("x", True), Reply(None, request)))
     return stage.answers[-1][1]
 
 
-def kept(stage: Stage) -> list[RequestRecord]:
+def kept(stage: KernelHarness) -> list[RequestRecord]:
     return stage.kept.of(RequestRecord)
 
 
 def test_key_and_effect_are_one_turn() -> None:
-    stage = Stage(scripts={"a": hangs})
+    stage = KernelHarness(scripts={"a": hangs})
     job = stage.submit(flow(task("a"), task("b", "a")))
     before = len(stage.kept.turns)
     assert cancel(stage, job.record.key, "r1") is None
@@ -37,7 +37,7 @@ def test_key_and_effect_are_one_turn() -> None:
 
 
 def test_it_says_what_the_turn_left_and_not_what_it_began() -> None:
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     job = stage.submit(flow(task("a"), task("b", "a")))
     cancel(stage, job.record.key, "r1")
     (record,) = kept(stage)
@@ -47,7 +47,7 @@ def test_it_says_what_the_turn_left_and_not_what_it_began() -> None:
 
 
 def test_a_refusal_leaves_nothing() -> None:
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     job = stage.submit(flow(task("a"), task("b", "a")))
     key = stage.task("b").key
     cancel(stage, key, "r1")
@@ -58,7 +58,7 @@ def test_a_refusal_leaves_nothing() -> None:
 
 
 def test_a_turn_that_raises_keeps_no_key() -> None:
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     stage.submit(flow(task("a")))
     actor = stage.actor("a")
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from tests.actors.stage import Stage, flow, hangs, task
+from tests.actors.stage import KernelHarness, flow, hangs, task
 
 from callboard.actors.messages.inputs import Beat, CallEnded
 
 
-def running(**more: object) -> Stage:
-    stage = Stage()
+def running(**more: object) -> KernelHarness:
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.stubborn.add("a")
     stage.submit(flow(task("a", **more)))
     return stage
 
 
-def unread(stage: Stage, status: str = "ok") -> None:
+def unread(stage: KernelHarness, status: str = "ok") -> None:
     """Have the body's end be there as soon as anything is read, and after the timers that are late."""
     stage.inputs.append(CallEnded(stage.token("a"), status))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.actors.jobs_help import child
-from tests.actors.stage import Stage, fails, fails_until, flow, hangs, task
+from tests.actors.stage import KernelHarness, fails, fails_until, flow, hangs, task
 
 from callboard.actors.kernel import observing
 from callboard.actors.messages.commands import (
@@ -72,9 +72,9 @@ SCRIPTS = {
 }
 
 
-def staged(name: str, **more: Any) -> Stage:
+def staged(name: str, **more: Any) -> KernelHarness:
     more.setdefault("scripts", dict(SCRIPTS))
-    return Stage(lifecycles=Lifecycles(default=name), **more)
+    return KernelHarness(lifecycles=Lifecycles(default=name), **more)
 
 
 def workload(name: str) -> Workstream:
@@ -95,7 +95,7 @@ def workload(name: str) -> Workstream:
     )
 
 
-def clean(stage: Stage) -> list[AuditFinding]:
+def clean(stage: KernelHarness) -> list[AuditFinding]:
     """Return the findings of the auditor, which are none."""
     assert stage.reports == []
     return stage.audit()
@@ -136,7 +136,7 @@ def test_a_restart_at_every_turn_goes_on_where_it_was(name: str) -> None:
         assert all(job.finished_at is not None for job in again.kept.records.values() if job.kind == "job")
 
 
-def decided(stage: Stage) -> str:
+def decided(stage: KernelHarness) -> str:
     """The reasons and metadata of all transitions, as one text."""
     return repr([(row.reason, row.metadata) for row in stage.kept.transitions])
 
@@ -471,7 +471,7 @@ def test_a_failed_run_of_a_pipeline_is_abandoned_when_no_other_follows() -> None
 
 
 def test_one_workstream_may_have_tasks_of_several_lifecycles() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(
         flow(
             task("g", lifecycle="guarded"),
@@ -546,7 +546,7 @@ OWN = Lifecycle("reviewed", "task", REVIEWED, {Event.START: ("take",), Event.VAL
 
 
 def test_a_lifecycle_of_ones_own_that_adds_a_state_works_by_its_phase() -> None:
-    stage = Stage(lifecycles=Lifecycles([OWN]), scripts={**SCRIPTS, "good": fails_until(2)})
+    stage = KernelHarness(lifecycles=Lifecycles([OWN]), scripts={**SCRIPTS, "good": fails_until(2)})
     retry = Retry(max_attempts=2)
     stage.submit(flow(task("good", retry=retry), task("unsound", checks=[Check(run="m:c")]), lifecycle="reviewed"))
     stage.advance(10)
@@ -589,7 +589,7 @@ def ending_in(*phases: Phase) -> Lifecycle:
 )
 @pytest.mark.parametrize("how", ["unmet", "skipped", "failed", "cancelled"])
 def test_an_end_that_its_lifecycle_has_no_word_for_counts_as_what_it_was(phases: tuple[Phase, ...], how: str) -> None:
-    stage = Stage(lifecycles=Lifecycles([ending_in(*phases)]), scripts=dict(SCRIPTS))
+    stage = KernelHarness(lifecycles=Lifecycles([ending_in(*phases)]), scripts=dict(SCRIPTS))
     condition = Condition(run="m:c") if how == "unmet" else None
     one = task("bad", retry=Retry(max_attempts=1)) if how == "failed" else task("unmet", condition=condition)
     job = stage.submit(flow(task("late"), one, task("next", one.name), lifecycle="few"))
@@ -636,21 +636,21 @@ IN_STATES: dict[str, dict[str, Any]] = {
 }
 
 
-def beside(name: str, state: str, *more: Task) -> Stage:
+def beside(name: str, state: str, *more: Task) -> KernelHarness:
     """A task x by a lifecycle, in a state, in a workstream by the runtime's own."""
     own = Lifecycle("from work", "task", ONLY_FROM_WORK, {})
     scripts = {"slow": hangs, "x.check": hangs, "x": fails() if state in {"retrying", "circuit_open"} else hangs}
     if state == "validating":
         del scripts["x"]
     optional = {} if name == "pipeline" else {"optional": True}
-    stage = Stage(lifecycles=Lifecycles([own, ending_in(Phase.CANCELLED)]), scripts=scripts)
+    stage = KernelHarness(lifecycles=Lifecycles([own, ending_in(Phase.CANCELLED)]), scripts=scripts)
     x = Task("x", run="m:f", lifecycle=name, **IN_STATES[state], **optional)
     stage.submit(flow(task("slow"), x, *more))
     stage.advance(1)
     return stage
 
 
-def told_of(stage: Stage, entity_id: str) -> list[dict[str, Any]]:
+def told_of(stage: KernelHarness, entity_id: str) -> list[dict[str, Any]]:
     """Return the reports about an entity's end in the rows of other entities."""
     rows = [row.metadata or {} for row in stage.kept.transitions if row.entity_id != entity_id]
     decided = [one for row in rows for one in row.get("decided", ()) if one.get("entity_id") == entity_id]

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.actors.machines_help import FUNCTIONS, REVIEW, RUN, Facts, ReviewFacts, count, fire, kind, spawn
-from tests.actors.stage import Stage
+from tests.actors.stage import KernelHarness
 
 from callboard.actors.machines.entity import KEPT
 from callboard.actors.messages.commands import Command, Fire, Reply, Request, SpawnMachine
@@ -18,16 +18,16 @@ from callboard.machines import GuardRejected, InvalidTransitionError, Machine, S
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage(workers=(), functions=dict(FUNCTIONS))
+def stage() -> KernelHarness:
+    return KernelHarness(workers=(), functions=dict(FUNCTIONS))
 
 
-def record(stage: Stage, name: str = "run-7") -> MachineRecord:
+def record(stage: KernelHarness, name: str = "run-7") -> MachineRecord:
     (found,) = [one for one in stage.kept.of(MachineRecord) if one.name == name]
     return found  # type: ignore[no-any-return]
 
 
-def test_an_event_is_answered_with_its_transition_and_journaled(stage: Stage) -> None:
+def test_an_event_is_answered_with_its_transition_and_journaled(stage: KernelHarness) -> None:
     spawn(stage, "run-7", kind(), Facts())
     row = fire(stage, "run-7", "START", reason="webhook", metadata={"by": "ana"})
     assert isinstance(row, Transitioned)
@@ -39,7 +39,7 @@ def test_an_event_is_answered_with_its_transition_and_journaled(stage: Stage) ->
     assert record(stage).state == "running"
 
 
-def test_its_creation_says_which_machine_it_runs_by(stage: Stage) -> None:
+def test_its_creation_says_which_machine_it_runs_by(stage: KernelHarness) -> None:
     spawn(stage, "run-7", kind(), Facts())
     (created,) = stage.kept.transitions
     assert (created.event, created.to_state, created.metadata) == (
@@ -49,7 +49,7 @@ def test_its_creation_says_which_machine_it_runs_by(stage: Stage) -> None:
     )
 
 
-def test_what_a_state_does_not_know_is_refused_counted_and_changes_nothing(stage: Stage) -> None:
+def test_what_a_state_does_not_know_is_refused_counted_and_changes_nothing(stage: KernelHarness) -> None:
     spawn(stage, "run-7", kind(), Facts())
     before = record(stage)
     refusal = fire(stage, "run-7", "SUCCEED")
@@ -59,7 +59,7 @@ def test_what_a_state_does_not_know_is_refused_counted_and_changes_nothing(stage
     assert stage.kernel.rejected["run", "pending", "SUCCEED"] == 1
 
 
-def test_an_ended_one_refuses_everything(stage: Stage) -> None:
+def test_an_ended_one_refuses_everything(stage: KernelHarness) -> None:
     spawn(stage, "run-7", kind(), Facts())
     fire(stage, "run-7", "START")
     fire(stage, "run-7", "SUCCEED")
@@ -67,7 +67,7 @@ def test_an_ended_one_refuses_everything(stage: Stage) -> None:
     assert isinstance(fire(stage, "run-7", "FAIL"), InvalidTransitionError)
 
 
-def test_a_guard_reads_the_facts_and_an_event_changes_them(stage: Stage) -> None:
+def test_a_guard_reads_the_facts_and_an_event_changes_them(stage: KernelHarness) -> None:
     spawn(stage, "doc", kind(REVIEW, ReviewFacts, on_event="m:add"), ReviewFacts(needed=2))
     refusal = fire(stage, "doc", "publish")
     assert isinstance(refusal, GuardRejected)
@@ -77,7 +77,7 @@ def test_a_guard_reads_the_facts_and_an_event_changes_them(stage: Stage) -> None
     assert fire(stage, "doc", "approve").to_state == "published"
 
 
-def test_the_sender_says_which_facts_change_with_its_event(stage: Stage) -> None:
+def test_the_sender_says_which_facts_change_with_its_event(stage: KernelHarness) -> None:
     entity = spawn(stage, "run-7", kind(), Facts())
     fire(stage, "run-7", "START", facts={"recovery_timeout": "5m"})
     assert entity.facts == Facts(recovery_timeout="5m")
@@ -88,7 +88,7 @@ def test_the_sender_says_which_facts_change_with_its_event(stage: Stage) -> None
     assert entity.facts == Facts(recovery_timeout="5m")
 
 
-def test_a_function_of_the_application_that_raises_refuses_its_event_only(stage: Stage) -> None:
+def test_a_function_of_the_application_that_raises_refuses_its_event_only(stage: KernelHarness) -> None:
     def broken(facts: Any, fire: Fire) -> Any:
         if fire.event == "BEAT":
             raise RuntimeError("out of ink")
@@ -114,7 +114,7 @@ def test_a_function_of_the_application_that_raises_refuses_its_event_only(stage:
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_timed_event_is_armed_on_entry_and_disarmed_on_exit(stage: Stage) -> None:
+def test_a_timed_event_is_armed_on_entry_and_disarmed_on_exit(stage: KernelHarness) -> None:
     spawn(stage, "run-7", kind(), Facts(recovery_timeout=60))
     fire(stage, "run-7", "START")
     fire(stage, "run-7", "RECOVER")
@@ -131,7 +131,7 @@ def test_a_timed_event_is_armed_on_entry_and_disarmed_on_exit(stage: Stage) -> N
     assert record(stage).reason == "its recovery_timeout was over"
 
 
-def test_staying_in_a_state_leaves_its_timers_but_those_whose_fact_has_changed(stage: Stage) -> None:
+def test_staying_in_a_state_leaves_its_timers_but_those_whose_fact_has_changed(stage: KernelHarness) -> None:
     spawn(stage, "run-7", kind(on_event="m:count"), Facts(silent_at=stage.time + 10))
     fire(stage, "run-7", "START")
     stage.advance(9)
@@ -145,7 +145,7 @@ def test_staying_in_a_state_leaves_its_timers_but_those_whose_fact_has_changed(s
     assert stage.kernel.machines["run-7"].facts.beats == 2
 
 
-def test_a_timed_event_that_a_guard_refuses_is_told_and_not_tried_again(stage: Stage) -> None:
+def test_a_timed_event_that_a_guard_refuses_is_told_and_not_tried_again(stage: KernelHarness) -> None:
     machine = Machine(
         "timed",
         "waiting",
@@ -174,7 +174,7 @@ def never(facts: Any, fire: Any) -> bool:
 # -- callbacks ---------------------------------------------------------------------------------------------------------
 
 
-def test_callbacks_are_rows_of_the_outbox_that_commit_with_their_transition(stage: Stage) -> None:
+def test_callbacks_are_rows_of_the_outbox_that_commit_with_their_transition(stage: KernelHarness) -> None:
     stage.hooks_hang = True
     spawn(stage, "run-7", kind(on_enter={"running": "m:entered", "*": "m:any"}, on_exit={"pending": "m:left"}), Facts())
     fire(stage, "run-7", "START", reason="go", metadata={"n": 1})
@@ -192,7 +192,7 @@ def test_callbacks_are_rows_of_the_outbox_that_commit_with_their_transition(stag
     assert again.kept.of(OutboxRow) == []
 
 
-def test_staying_in_a_state_calls_nothing(stage: Stage) -> None:
+def test_staying_in_a_state_calls_nothing(stage: KernelHarness) -> None:
     spawn(stage, "run-7", kind(on_enter={"running": "m:entered"}, on_exit={"running": "m:left"}), Facts())
     fire(stage, "run-7", "START")
     fire(stage, "run-7", "BEAT")
@@ -202,7 +202,7 @@ def test_staying_in_a_state_calls_nothing(stage: Stage) -> None:
 # -- restarts ----------------------------------------------------------------------------------------------------------
 
 
-def story(stage: Stage) -> None:
+def story(stage: KernelHarness) -> None:
     stage.hooks_hang = True
     spawn(stage, "run-7", kind(on_event="m:count", on_enter={"recovering": "m:entered"}), Facts())
     fire(stage, "run-7", "START", reason="first")
@@ -213,7 +213,7 @@ def story(stage: Stage) -> None:
     stage.advance(61)  # FAIL by its timer
 
 
-def test_a_kill_at_any_point_goes_on_from_there_and_ends_the_same(stage: Stage) -> None:
+def test_a_kill_at_any_point_goes_on_from_there_and_ends_the_same(stage: KernelHarness) -> None:
     story(stage)
     assert stage.path("run-7") == ["pending", "running", "running", "recovering", "running", "recovering", "failed"]
     for turns in range(len(stage.kept.turns) + 1):
@@ -233,7 +233,7 @@ def test_a_kill_at_any_point_goes_on_from_there_and_ends_the_same(stage: Stage) 
         assert again.reports == []
 
 
-def test_what_fell_due_while_it_was_down_fires_at_the_start(stage: Stage) -> None:
+def test_what_fell_due_while_it_was_down_fires_at_the_start(stage: KernelHarness) -> None:
     spawn(stage, "run-7", kind(), Facts())
     fire(stage, "run-7", "START")
     fire(stage, "run-7", "RECOVER")
@@ -245,7 +245,7 @@ def test_what_fell_due_while_it_was_down_fires_at_the_start(stage: Stage) -> Non
     assert early.path("run-7")[-1] == "failed"
 
 
-def test_one_whose_machine_cannot_be_found_loses_nothing(stage: Stage) -> None:
+def test_one_whose_machine_cannot_be_found_loses_nothing(stage: KernelHarness) -> None:
     spawn(stage, "run-7", kind(), Facts())
     fire(stage, "run-7", "START")
     fire(stage, "run-7", "RECOVER")
@@ -263,7 +263,7 @@ def test_one_whose_machine_cannot_be_found_loses_nothing(stage: Stage) -> None:
     assert once_more.path("run-7")[-1] == "failed"  # which had fallen due long before
 
 
-def test_a_machine_that_has_changed_goes_on_where_the_state_is_still_known(stage: Stage) -> None:
+def test_a_machine_that_has_changed_goes_on_where_the_state_is_still_known(stage: KernelHarness) -> None:
     spawn(stage, "run-7", kind(), Facts())
     fire(stage, "run-7", "START")
     rows = [*RUN.transitions, Transition("running", "PARK", "parked")]
@@ -274,7 +274,7 @@ def test_a_machine_that_has_changed_goes_on_where_the_state_is_still_known(stage
     assert len(record(again).definitions) == 2
     assert [notice.event for notice in again.after_crash().notices] == []
     assert fire(again, "run-7", "PARK").to_state == "parked"
-    stage = Stage(workers=(), functions=dict(FUNCTIONS))
+    stage = KernelHarness(workers=(), functions=dict(FUNCTIONS))
     spawn(stage, "run-7", kind(), Facts())
     fire(stage, "run-7", "START")
     less = [state for state in RUN.states.values() if state.name != "running"]
@@ -285,7 +285,7 @@ def test_a_machine_that_has_changed_goes_on_where_the_state_is_still_known(stage
     assert "is in state 'running', which machine 'run' does not have any more" in missing.notices[0].text
 
 
-def test_spawning_it_again_takes_up_what_there_is_with_its_facts(stage: Stage) -> None:
+def test_spawning_it_again_takes_up_what_there_is_with_its_facts(stage: KernelHarness) -> None:
     spawn(stage, "run-7", kind(), Facts(recovery_timeout=5))
     fire(stage, "run-7", "START")
     before = len(stage.kept.transitions)
@@ -297,7 +297,7 @@ def test_spawning_it_again_takes_up_what_there_is_with_its_facts(stage: Stage) -
     assert (entity.record.state, entity.facts) == ("running", Facts(recovery_timeout=5))
 
 
-def test_kinds_are_kept_once_and_their_keys_are_never_given_again(stage: Stage) -> None:
+def test_kinds_are_kept_once_and_their_keys_are_never_given_again(stage: KernelHarness) -> None:
     for number in range(3):
         spawn(stage, f"run-{number}", kind(), Facts())
     assert len(stage.kept.specs) == 1
@@ -309,7 +309,7 @@ def test_kinds_are_kept_once_and_their_keys_are_never_given_again(stage: Stage) 
     assert not {one.key for one in again.kept.of(MachineRecord)} & again.kept.specs.keys()
 
 
-def test_a_key_is_kept_with_its_answer_and_lives_as_long_as_the_entity(stage: Stage) -> None:
+def test_a_key_is_kept_with_its_answer_and_lives_as_long_as_the_entity(stage: KernelHarness) -> None:
     spawn(stage, "run-7", kind(), Facts())
     request = Request("r1", "fire", "print", 60.0)
     stage.send(Command("run-7", Fire("START"), Reply(None, request)))
@@ -319,7 +319,7 @@ def test_a_key_is_kept_with_its_answer_and_lives_as_long_as_the_entity(stage: St
     assert msgspec.json.decode(kept.answer)["transition"]["seq"] == row.seq
 
 
-def test_ended_ones_are_let_go_when_many_others_have_ended(stage: Stage) -> None:
+def test_ended_ones_are_let_go_when_many_others_have_ended(stage: KernelHarness) -> None:
     machine = Machine(
         "short",
         "new",
@@ -327,7 +327,7 @@ def test_ended_ones_are_let_go_when_many_others_have_ended(stage: Stage) -> None
         [Transition("new", "end", "old")],
     )
     of = kind(machine, None, functions={"m:SHORT": machine})
-    quick = Stage(workers=(), copies=False)
+    quick = KernelHarness(workers=(), copies=False)
     for number in range(KEPT + 2):
         spawn(quick, f"m{number}", of)
         fire(quick, f"m{number}", "end")

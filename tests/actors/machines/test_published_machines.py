@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.actors.machines_help import fire, kind, spawn
-from tests.actors.stage import Stage
+from tests.actors.stage import KernelHarness
 
 from callboard.actors.kernel import observing
 from callboard.actors.records.transition import Transitioned
@@ -68,7 +68,7 @@ def way_to(machine: Machine, state: str) -> list[Step]:
     raise AssertionError(f"no way to {state}")
 
 
-def drive(stage: Stage, name: str, machine: Machine, steps: list[Step]) -> Iterator[Transitioned]:
+def drive(stage: KernelHarness, name: str, machine: Machine, steps: list[Step]) -> Iterator[Transitioned]:
     """Have an actor of the machine take these steps: the facts of each are said by the event before."""
     functions: dict[str, Any] = {f"m:{machine.name.upper()}": machine, "m:Known": Known}
     spawn(stage, name, kind(machine, Known, functions=functions), steps[0][1])
@@ -88,7 +88,7 @@ def test_every_row_is_taken_by_an_actor_of_its_own(machine: Machine, monkeypatch
             before(of, row)
 
     monkeypatch.setattr(observing, "observe_transition", observe)
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     for number, row in enumerate(machine.transitions):
         steps = [*way_to(machine, row.source), (row, facts_for(machine, row))]
         answers = list(drive(stage, f"run-{number}", machine, steps))
@@ -103,7 +103,7 @@ def test_every_row_is_taken_by_an_actor_of_its_own(machine: Machine, monkeypatch
 @by_each
 def test_what_a_state_does_not_know_is_refused_with_what_it_does(machine: Machine) -> None:
     events = {row.event for row in machine.transitions}
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     for state in machine.states:
         steps = way_to(machine, state)
         if not steps:

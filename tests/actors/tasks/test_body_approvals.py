@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.actors.stage import Stage, flow, hangs, task
+from tests.actors.stage import KernelHarness, flow, hangs, task
 
 from callboard.actors.messages.commands import Approve, AskApproval, LeaveApproval, Reject
 from callboard.actors.messages.inputs import Message
@@ -16,25 +16,25 @@ from callboard.actors.tasks.holds import DecisionConflict, DecisionRefused
 PROD = "job@1/deploy/prod"
 
 
-def running(**more: Any) -> Stage:
+def running(**more: Any) -> KernelHarness:
     """A stage on which the body of `deploy` runs."""
-    stage = Stage(scripts={"deploy": hangs})
+    stage = KernelHarness(scripts={"deploy": hangs})
     stage.submit(flow(task("deploy", **more)))
     return stage
 
 
-def ask(stage: Stage, name: str = "prod", **rule: Any) -> int:
+def ask(stage: KernelHarness, name: str = "prod", **rule: Any) -> int:
     stage.advance(0)  # after a crash a lost attempt is begun again without a delay
     token = stage.token("deploy")
     stage.send(AskApproval(token, name, Approval(**rule)))
     return token
 
 
-def say(stage: Stage, message: Message) -> Exception | None:
+def say(stage: KernelHarness, message: Message) -> Exception | None:
     return stage.command(stage.actor("deploy"), message)
 
 
-def approval(stage: Stage, name: str = "prod") -> ApprovalRecord:
+def approval(stage: KernelHarness, name: str = "prod") -> ApprovalRecord:
     (found,) = [record for record in stage.kept.of(ApprovalRecord) if record.name == name]
     return found
 

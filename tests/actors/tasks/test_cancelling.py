@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.actors.stage import Script, Stage, fails, flow, hangs, task
+from tests.actors.stage import KernelHarness, Script, fails, flow, hangs, task
 
 from callboard.actors.messages.inputs import RECOVER, Beat, Drain, TurnFailed
 from callboard.actors.spec.model import Check, Defaults, Hook, Retry
@@ -21,22 +21,22 @@ def in_order(*outcomes: dict[str, Any] | None) -> Script:
     return lambda call, entity: outcomes[call.index]
 
 
-def hooks_of(stage: Stage, name: str = "job@1/a") -> list[int]:
+def hooks_of(stage: KernelHarness, name: str = "job@1/a") -> list[int]:
     """The numbers of the hooks that really began, in order."""
     starts = {call.token: call.index for turn in stage.kept.turns for call in turn.effects if hasattr(call, "index")}
     return [starts[token] for kind, entity, token in stage.started if kind == "cancel_hook" and entity == name]
 
 
-def running(**more: Any) -> Stage:
+def running(**more: Any) -> KernelHarness:
     """A stage whose task "a", with three hooks, runs."""
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", cancel_hooks=HOOKS, **more)))
     assert stage.task("a").state == "running"
     return stage
 
 
-def hooking(*outcomes: dict[str, Any] | None, **more: Any) -> Stage:
+def hooking(*outcomes: dict[str, Any] | None, **more: Any) -> KernelHarness:
     """A stage whose task "a" is cancelled: its body has ended, and its hooks follow their scripts."""
     stage = running(**more)
     stage.scripts["a.cancel_hook"] = in_order(*outcomes)
@@ -44,13 +44,13 @@ def hooking(*outcomes: dict[str, Any] | None, **more: Any) -> Stage:
     return stage
 
 
-def the_hook(stage: Stage) -> int:
+def the_hook(stage: KernelHarness) -> int:
     """The token of the hook that runs."""
     (token,) = (token for token, call in stage.running.items() if call.kind == "cancel_hook")
     return token
 
 
-def idle(stage: Stage) -> bool:
+def idle(stage: KernelHarness) -> bool:
     """Whether nothing is left: no call, no slot, no timer."""
     timers = [timer for *_, timer, _ in stage.timers if timer.armed]
     return not stage.kernel.calls and not stage.kernel.slots and not timers
@@ -164,7 +164,7 @@ def test_the_deadline_of_all_hooks_ends_it_and_says_what_was_left() -> None:
 
 def test_the_hooks_have_thirty_seconds_in_all_unless_something_else_is_said() -> None:
     for more, limit in (({}, 30.0), ({"cancel_timeout": "1m"}, 60.0)):
-        stage = Stage()
+        stage = KernelHarness()
         stage.scripts |= {"a": hangs, "a.cancel_hook": hangs}
         stage.submit(flow(task("a", cancel_hooks=[Hook(run="m:h", timeout="1h")], **more)))
         stage.cancel(stage.actor("a"))
@@ -220,7 +220,7 @@ def test_force_at_once_runs_no_hook() -> None:
 
 @pytest.mark.parametrize("state", ["pending", "queued", "retrying"])
 def test_no_hook_where_nothing_of_it_runs(state: str) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": fails(), "gate": hangs}
     a = task("a", *["gate"] * (state == "pending"), cancel_hooks=HOOKS, retry=Retry(max_attempts=3))
     stage.submit(flow(task("gate", optional=True), a, max_parallel=1 if state == "queued" else None))
@@ -238,7 +238,7 @@ def test_no_hook_where_nothing_of_it_runs(state: str) -> None:
 
 
 def test_no_hook_where_cleanup_is_off() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     spec = flow(task("a", cancel_hooks=HOOKS), cancel_hooks=HOOKS, defaults=Defaults(cleanup_on_cancel=False))
     stage.submit(spec)
@@ -248,7 +248,7 @@ def test_no_hook_where_cleanup_is_off() -> None:
 
 
 def test_hooks_run_as_well_where_a_check_was_stopped() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a.check"] = hangs
     stage.submit(flow(task("a", checks=[Check(run="m:c")], cancel_hooks=HOOKS)))
     stage.cancel(stage.actor("a"))
@@ -270,7 +270,7 @@ def test_an_error_of_the_body_stays_where_the_hooks_are_good() -> None:
 
 @pytest.mark.parametrize("checked", [False, True])
 def test_a_body_that_does_not_stop_is_abandoned_and_the_hooks_run(checked: bool) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     name = "a.check" if checked else "a"
     stage.scripts[name] = hangs
     stage.submit(flow(task("a", cancel_hooks=HOOKS, checks=[Check(run="m:c")])))
@@ -338,7 +338,7 @@ def test_of_a_result_and_a_cancel_in_the_same_instant_the_first_committed_wins(f
 # -- coming back -------------------------------------------------------------------------------------------------------
 
 
-def cuts(stage: Stage) -> Iterator[int]:
+def cuts(stage: KernelHarness) -> Iterator[int]:
     """How many turns were durable at each crash while "a" was cancelling."""
     state = None
     for number, turn in enumerate(stage.kept.turns, start=1):
@@ -445,9 +445,9 @@ def test_an_undone_turn_leaves_the_hook_that_runs() -> None:
 # -- a workstream's hooks ----------------------------------------------------------------------------------------------
 
 
-def streaming(*outcomes: dict[str, Any] | None, **more: Any) -> Stage:
+def streaming(*outcomes: dict[str, Any] | None, **more: Any) -> KernelHarness:
     """A stage whose job was cancelled: its tasks have ended, and the workstream's hooks follow their scripts."""
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": hangs, "flow.cancel_hook": in_order(*outcomes)}
     stage.submit(flow(task("a", cancel_hooks=HOOKS[:1]), task("b", "a"), cancel_hooks=HOOKS, **more))
     assert stage.cancel(stage.kernel.jobs["job"]) is None
@@ -466,7 +466,7 @@ def test_a_workstreams_hooks_run_after_its_tasks_have_ended() -> None:
 
 
 def test_a_workstream_waits_for_the_hooks_of_its_tasks() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": hangs, "a.cancel_hook": hangs}
     stage.submit(flow(task("a", cancel_hooks=HOOKS[:1]), cancel_hooks=HOOKS))
     stage.cancel(stage.kernel.jobs["job"])
@@ -478,7 +478,7 @@ def test_a_workstream_waits_for_the_hooks_of_its_tasks() -> None:
 
 
 def test_a_failed_hook_of_a_task_does_not_fail_the_workstream_that_is_cancelled() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": hangs, "a.cancel_hook": fails("no")}
     stage.submit(flow(task("a", cancel_hooks=HOOKS[:1])))
     stage.cancel(stage.kernel.jobs["job"])
@@ -515,7 +515,7 @@ def test_force_ends_a_workstreams_hooks() -> None:
 
 @pytest.mark.parametrize("way", ["forced", "failed", "unbegun"])
 def test_a_workstreams_hooks_do_not_run_where_it_is_forced_or_fails_or_never_began(way: str) -> None:
-    stage = Stage(workers=()) if way == "unbegun" else Stage()
+    stage = KernelHarness(workers=()) if way == "unbegun" else KernelHarness()
     stage.scripts |= {"a": hangs, "b": fails() if way == "failed" else hangs}
     stage.submit(flow(task("a"), task("b"), cancel_hooks=HOOKS))
     if way != "failed":
@@ -525,7 +525,7 @@ def test_a_workstreams_hooks_do_not_run_where_it_is_forced_or_fails_or_never_beg
 
 
 def test_a_deadline_of_the_workstream_runs_its_hooks() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", cancel_hooks=HOOKS), cancel_hooks=HOOKS, deadline=60))
     stage.advance(60)
@@ -534,7 +534,7 @@ def test_a_deadline_of_the_workstream_runs_its_hooks() -> None:
 
 
 def test_hooks_of_a_workstream_that_is_cancelled_while_it_is_validated() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["flow.check"] = hangs
     stage.submit(flow(task("a"), checks=[Check(run="m:c")], cancel_hooks=HOOKS))
     stage.cancel(stage.kernel.jobs["job"])
@@ -578,7 +578,7 @@ def test_a_turn_that_fails_while_a_workstreams_hook_runs() -> None:
 # -- what a stopped task leaves ----------------------------------------------------------------------------------------
 
 
-def beat(stage: Stage, **said: Any) -> None:
+def beat(stage: KernelHarness, **said: Any) -> None:
     raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in said.items()}
     stage.send(Beat(stage.token("a"), raw.get("details"), raw.get("saved")))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.actors.stage import Stage, flow, hangs, task
+from tests.actors.stage import KernelHarness, flow, hangs, task
 
 from callboard.actors.kernel.entity import Entity
 from callboard.actors.messages.commands import Approve, Cancel, Command, Reject, Reply
@@ -20,14 +20,14 @@ CANCEL = Cancel("asked to")
 DEPLOY = "job@1/deploy"
 
 
-def held(hold: Approval | None = None, **more: object) -> Stage:
+def held(hold: Approval | None = None, **more: object) -> KernelHarness:
     """A stage on which the task `deploy` is held, after `build`."""
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(flow(task("build"), task("deploy", "build", hold=hold or Approval(), **more)))
     return stage
 
 
-def say(stage: Stage, message: Message, name: str = "deploy") -> Exception | None:
+def say(stage: KernelHarness, message: Message, name: str = "deploy") -> Exception | None:
     return stage.command(stage.actor(name), message)
 
 
@@ -36,7 +36,7 @@ def command_of(entity: Entity[Any] | None, message: Message) -> Command:
     return Command(entity.record.key, message, Reply(None))
 
 
-def last(stage: Stage, entity_id: str = DEPLOY, event: str | None = None) -> object:
+def last(stage: KernelHarness, entity_id: str = DEPLOY, event: str | None = None) -> object:
     found = [t for t in stage.kept.transitions if t.entity_id == entity_id and event in {None, t.event}]
     return found[-1]
 
@@ -45,7 +45,7 @@ def last(stage: Stage, entity_id: str = DEPLOY, event: str | None = None) -> obj
 
 
 def test_it_is_held_once_its_dependencies_are_satisfied_and_runs_when_approved() -> None:
-    stage = Stage(scripts={"build": hangs})
+    stage = KernelHarness(scripts={"build": hangs})
     stage.submit(flow(task("build"), task("deploy", "build", hold=Approval())))
     assert stage.steps("deploy") == ["pending"]
     stage.end(stage.token("build"))
@@ -126,7 +126,7 @@ def test_one_person_is_one_however_the_name_is_written_or_padded(other: str) -> 
     assert isinstance(say(stage, Approve(other)), DecisionConflict)
     named = held(Approval(clauses=[Clause(person=other)]))
     assert say(named, Approve("eve")) is None
-    own = Stage()
+    own = KernelHarness()
     own.submit(flow(task("deploy", hold=Approval())), by=other)
     assert isinstance(say(own, Approve("eve")), DecisionRefused)
     kept = held(Approval(people=2))
@@ -143,7 +143,7 @@ def test_people_whose_names_differ_are_several() -> None:
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_whether_the_submitter_may_approve_is_a_setting(allowed: bool) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(flow(task("deploy", hold=Approval(self_approval=allowed))), by="ana")
     refused = say(stage, Approve("Ana"))
     if allowed:
@@ -174,7 +174,7 @@ def test_one_rejection_rejects_and_fails_what_needs_it() -> None:
 
 
 def test_after_an_approval_any_other_decision_gets_the_one_that_was_made() -> None:
-    stage = Stage(scripts={"deploy": hangs})
+    stage = KernelHarness(scripts={"deploy": hangs})
     stage.submit(flow(task("deploy", hold=Approval())))
     say(stage, Approve("ana", "fine"))
     for message in (Approve("ben"), Reject("ben"), Approve("ana")):
@@ -189,7 +189,7 @@ def test_after_an_approval_any_other_decision_gets_the_one_that_was_made() -> No
 
 def test_after_a_rejection_any_other_decision_gets_that() -> None:
     stage = held()
-    other = Stage()  # with a second held task, so that the job does not end
+    other = KernelHarness()  # with a second held task, so that the job does not end
     other.submit(flow(task("deploy", hold=Approval(), optional=True), task("long", hold=Approval())))
     assert say(other, Reject("ben", "no")) is None
     refused = say(other, Approve("ana"))
@@ -199,7 +199,7 @@ def test_after_a_rejection_any_other_decision_gets_that() -> None:
 
 
 def test_what_was_never_held_says_what_its_state_allows() -> None:
-    stage = Stage(scripts={"plain": hangs})
+    stage = KernelHarness(scripts={"plain": hangs})
     stage.submit(flow(task("plain")))
     refused = say(stage, Approve("ana"), "plain")
     assert type(refused) is InvalidTransitionError
@@ -242,7 +242,7 @@ def test_an_approval_after_the_deadline_is_refused_though_no_timer_fired(late: f
 
 
 def test_a_wait_of_a_while_and_one_until_a_point_in_time() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(
         flow(task("a", wait="30m"), task("b", wait=iso(stage.time + 60)), task("past", wait=iso(stage.time - 1)))
     )
@@ -258,7 +258,7 @@ def test_a_wait_of_a_while_and_one_until_a_point_in_time() -> None:
 
 
 def test_tasks_that_begin_to_wait_at_once_hold_one_number() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(flow(task("a", wait="30m"), task("b", wait="30m"), task("c", wait=1800.0)))
     a, b, c = (stage.kernel.entities[stage.task(name).key].record for name in "abc")
     assert a.due_at == c.due_at == stage.time + 1800
@@ -282,7 +282,7 @@ def test_both_at_once_both_must_pass() -> None:
 
 
 def test_holds_begin_after_the_condition_and_what_passed_stays_passed_after_a_reset() -> None:
-    stage = Stage(scripts={"deploy.condition": hangs})
+    stage = KernelHarness(scripts={"deploy.condition": hangs})
     retry = Retry(max_attempts=5, base_delay=1, jitter=0)
     spec = flow(
         task("deploy", hold=Approval(), condition=Condition(run="m:c"), tool="t", retry=retry),
@@ -302,7 +302,7 @@ def test_holds_begin_after_the_condition_and_what_passed_stays_passed_after_a_re
 
 
 def test_held_and_waiting_tasks_use_no_slot() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(flow(task("held", hold=Approval()), task("waits", wait=60), task("runs"), max_parallel=1))
     assert stage.states() == {"held": "held", "waits": "waiting", "runs": "completed"}
     assert not stage.kernel.slots
@@ -310,7 +310,7 @@ def test_held_and_waiting_tasks_use_no_slot() -> None:
 
 @pytest.mark.parametrize("how", ["cancel", "force", "job", "deadline"])
 def test_a_cancel_or_a_deadline_ends_held_and_waiting_tasks_at_once(how: str) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     tasks = task("held", hold=Approval(), optional=True), task("waits", wait=HOUR, optional=True)
     job = stage.submit(flow(*tasks, deadline=60))
     if how == "deadline":
@@ -350,7 +350,7 @@ def test_what_fell_due_while_it_was_down_is_decided_before_anybody_is_heard() ->
     again = stage.after_crash(down=60)
     assert again.task("deploy").state == "cancelled"  # no time has passed since the start
     assert again.task("deploy").decisions[-1].verdict == "expired"
-    waits = Stage()
+    waits = KernelHarness()
     waits.submit(flow(task("deploy", wait=60)))
     assert waits.after_crash(down=59).task("deploy").state == "waiting"
     assert waits.after_crash(down=60).task("deploy").state == "completed"
@@ -359,13 +359,13 @@ def test_what_fell_due_while_it_was_down_is_decided_before_anybody_is_heard() ->
 # -- workstreams -------------------------------------------------------------------------------------------------------
 
 
-def protected(count: int = 2, **more: object) -> Stage:
-    stage = Stage()
+def protected(count: int = 2, **more: object) -> KernelHarness:
+    stage = KernelHarness()
     stage.submit(flow(*(task(f"t{number}") for number in range(count)), **more))
     return stage
 
 
-def tell(stage: Stage, message: Message) -> Exception | None:
+def tell(stage: KernelHarness, message: Message) -> Exception | None:
     return stage.command(stage.kernel.jobs["job"].stream, message)
 
 
@@ -497,7 +497,7 @@ def test_a_decision_that_is_not_taken_says_what_was_decided_and_what_to_do() -> 
 
 @pytest.mark.parametrize("keep", [{"hold": Approval()}, {"wait": "1h"}])
 def test_nothing_is_cleaned_up_of_a_workstream_that_was_not_let_begin(keep: dict[str, Any]) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(flow(task("a"), task("sweep", after=["a"]), **keep))
     assert stage.cancel(stage.actor("a")) is None
     assert stage.bodies() == []

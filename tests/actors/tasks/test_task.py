@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.actors.stage import Script, Stage, fails, fails_until, flow, hangs, task
+from tests.actors.stage import KernelHarness, Script, fails, fails_until, flow, hangs, task
 
 from callboard.actors.messages.commands import Lend, Regain, Reply, ResetTask
 from callboard.actors.messages.inputs import Beat, CallEnded, Drain, ProcessStarted
@@ -18,7 +18,7 @@ from callboard.machines import InvalidTransitionError
 EXACT = Retry(max_attempts=4, base_delay=2, max_delay=5, jitter=0)
 
 
-def run(stage: Stage, *tasks: Task, **more: Any) -> None:
+def run(stage: KernelHarness, *tasks: Task, **more: Any) -> None:
     stage.submit(flow(*tasks, **more))
 
 
@@ -26,7 +26,7 @@ def run(stage: Stage, *tasks: Task, **more: Any) -> None:
 
 
 def test_the_plain_way() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = lambda call, entity: {"value": msgspec.Raw(b"42"), "duration": 1.25}
     run(stage, task("a"))
     assert stage.steps("a") == ["pending", "queued", "running", "validating", "completed"]
@@ -44,7 +44,7 @@ def test_the_plain_way() -> None:
 
 
 def test_a_failure_is_final_unless_somebody_said_retry() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails("disk on fire")
     run(stage, task("a"))
     record = stage.task("a")
@@ -54,7 +54,7 @@ def test_a_failure_is_final_unless_somebody_said_retry() -> None:
 
 
 def test_backoff_doubles_up_to_its_limit_and_the_due_times_are_journaled() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails()
     began = stage.time
     run(stage, task("a", retry=EXACT))
@@ -75,7 +75,7 @@ def test_backoff_doubles_up_to_its_limit_and_the_due_times_are_journaled() -> No
 
 def test_jitter_is_drawn_once_from_the_injected_randomness() -> None:
     retry = Retry(max_attempts=3)
-    stage, twin = Stage(), Stage()
+    stage, twin = KernelHarness(), KernelHarness()
     stage.scripts["a"] = fails()
     began = stage.time
     run(stage, task("a", retry=retry))
@@ -83,7 +83,7 @@ def test_jitter_is_drawn_once_from_the_injected_randomness() -> None:
 
 
 def test_success_after_failures() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails_until(3)
     run(stage, task("a", retry=EXACT))
     stage.advance(100)
@@ -103,7 +103,7 @@ def in_turn(*scripts: Script) -> Script:
 
 
 def test_a_body_that_asks_to_be_run_later_has_neither_failed_nor_used_up_a_try() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = in_turn(later(), later(), later())
     began = stage.time
     run(stage, task("a"))  # a task without a retry policy
@@ -120,7 +120,7 @@ def test_a_body_that_asks_to_be_run_later_has_neither_failed_nor_used_up_a_try()
 
 
 def test_deferrals_have_a_count_of_their_own_after_which_they_are_failures_as_others() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = later()
     began = stage.time
     run(stage, task("a", retry=Retry(max_attempts=2, max_deferrals=3)))
@@ -132,7 +132,7 @@ def test_deferrals_have_a_count_of_their_own_after_which_they_are_failures_as_ot
 
 
 def test_where_nothing_may_be_deferred_it_is_a_failure_that_names_its_delay() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = later()
     began = stage.time
     run(stage, task("a", retry=Retry(max_attempts=3, base_delay=1, jitter=0, max_deferrals=0)))
@@ -140,7 +140,7 @@ def test_where_nothing_may_be_deferred_it_is_a_failure_that_names_its_delay() ->
 
 
 def test_a_deferral_among_other_errors_is_a_failure() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails(retry_after=7.0, category="unknown")  # as a group of a RetryAfter and a ValueError
     run(stage, task("a"))
     assert (stage.state(), stage.task("a").failed_attempts) == ("failed", 1)
@@ -148,7 +148,7 @@ def test_a_deferral_among_other_errors_is_a_failure() -> None:
 
 @pytest.mark.parametrize("lifecycle", ["pipeline", "orchestration", "guarded", "execution"])
 def test_a_deferral_under_a_published_lifecycle_uses_up_nothing(lifecycle: str) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = in_turn(later(5), later(5), later(5))
     run(stage, task("a", lifecycle=lifecycle))
     stage.advance(4)
@@ -160,7 +160,7 @@ def test_a_deferral_under_a_published_lifecycle_uses_up_nothing(lifecycle: str) 
 
 
 def test_a_permanent_error_is_not_tried_again() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails(permanent=True, category="permanent")
     run(stage, task("a", retry=EXACT))
     record = stage.task("a")
@@ -168,7 +168,7 @@ def test_a_permanent_error_is_not_tried_again() -> None:
 
 
 def test_the_same_error_too_often_in_a_row_is_the_end() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     numbers = iter(range(100, 200))
 
     def shut(call: Any, entity: Any) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def test_the_same_error_too_often_in_a_row_is_the_end() -> None:
 
 def test_an_error_that_was_renamed_meanwhile_is_the_same_error() -> None:
     """An older version recorded the attempt before with the old name of the error; now the error has a new one."""
-    stage = Stage()
+    stage = KernelHarness()
     kinds = iter(["AskCycleError", "AskCycle"])
     stage.scripts["a"] = lambda call, entity: {"status": "failed", "error": "b -> b", "error_type": next(kinds)}
     run(stage, task("a", retry=EXACT, max_error_repeats=1))
@@ -191,7 +191,7 @@ def test_an_error_that_was_renamed_meanwhile_is_the_same_error() -> None:
 
 
 def test_different_errors_do_not_count_as_the_same() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     words = iter(["one", "two", "three", "four"])
     stage.scripts["a"] = lambda call, entity: {"status": "failed", "error": next(words)}
     run(stage, task("a", retry=EXACT, max_error_repeats=1))
@@ -200,7 +200,7 @@ def test_different_errors_do_not_count_as_the_same() -> None:
 
 
 def test_a_result_under_an_old_token_is_refused() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     run(stage, task("a"))
     old = stage.token("a")
@@ -217,7 +217,7 @@ def test_a_result_under_an_old_token_is_refused() -> None:
 
 
 def test_the_attempt_limit() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     run(stage, task("a", timeout=10))
     stage.advance(10)
@@ -229,7 +229,7 @@ def test_the_attempt_limit() -> None:
 
 
 def test_an_attempt_that_timed_out_is_tried_again() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = lambda call, entity: {} if entity.record.attempt == 2 else None
     run(stage, task("a", timeout=10, retry=EXACT))
     stage.advance(12)
@@ -238,7 +238,7 @@ def test_an_attempt_that_timed_out_is_tried_again() -> None:
 
 
 def test_the_heartbeat_limit() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     run(stage, task("a", timeout=100, heartbeat_timeout=5))
     for _ in range(4):
@@ -252,7 +252,7 @@ def test_the_heartbeat_limit() -> None:
 
 
 def test_heartbeats_do_not_stretch_the_attempt() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     run(stage, task("a", timeout=10, heartbeat_timeout=4))
     for _ in range(3):
@@ -263,7 +263,7 @@ def test_heartbeats_do_not_stretch_the_attempt() -> None:
 
 
 def test_a_heartbeat_under_an_old_token_is_refused() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.stubborn.add("a")
     run(stage, task("a", timeout=10))
@@ -276,7 +276,7 @@ def test_a_heartbeat_under_an_old_token_is_refused() -> None:
 
 
 def test_the_total_limit_over_all_attempts_ends_a_run() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     run(stage, task("a", timeout=10, total_timeout=30, retry=EXACT))
     stage.advance(30)
@@ -286,7 +286,7 @@ def test_the_total_limit_over_all_attempts_ends_a_run() -> None:
 
 
 def test_the_total_limit_ends_a_backoff_however_long_the_error_asked_to_wait() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails(retry_after=500.0)
     run(stage, task("a", total_timeout=30, retry=EXACT))
     assert stage.task("a").state == "retrying"
@@ -298,7 +298,7 @@ def test_the_total_limit_ends_a_backoff_however_long_the_error_asked_to_wait() -
 
 
 def test_the_queue_limit() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["first"] = hangs
     run(stage, task("first"), task("a", queue_timeout=7, optional=True), max_parallel=1)
     stage.advance(6.9)
@@ -311,7 +311,7 @@ def test_the_queue_limit() -> None:
 
 @pytest.mark.parametrize("limit", ["queue", "total"])
 def test_a_limit_in_the_queue_says_as_well_why_no_worker_could_run_it(limit: str) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     run(stage, task("a", capabilities=["gpu"], **{f"{limit}_timeout": 7}))
     stage.advance(7)
     record = stage.task("a")
@@ -321,7 +321,7 @@ def test_a_limit_in_the_queue_says_as_well_why_no_worker_could_run_it(limit: str
 
 
 def test_the_total_limit_runs_in_the_queue_as_well() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["first"] = hangs
     run(stage, task("first"), task("a", queue_timeout=70, total_timeout=9, optional=True), max_parallel=1)
     stage.advance(9)
@@ -329,7 +329,7 @@ def test_the_total_limit_runs_in_the_queue_as_well() -> None:
 
 
 def test_limits_come_from_the_task_then_its_tool_then_the_workstream_then_the_runtime() -> None:
-    stage = Stage(defaults=Defaults(timeout=40))
+    stage = KernelHarness(defaults=Defaults(timeout=40))
     for name in "abcd":
         stage.scripts[name] = hangs
     run(stage, task("d", optional=True))
@@ -352,7 +352,7 @@ def test_limits_come_from_the_task_then_its_tool_then_the_workstream_then_the_ru
 
 
 def test_the_usual_limit_of_an_attempt_is_five_minutes() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     run(stage, task("a"))
     stage.advance(299.9)
@@ -365,7 +365,7 @@ def test_the_usual_limit_of_an_attempt_is_five_minutes() -> None:
 
 
 def test_a_body_that_does_not_stop_is_abandoned_after_the_grace() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.stubborn.add("a")
     run(stage, task("a", timeout=10, kill_grace=3))
@@ -381,7 +381,7 @@ def test_a_body_that_does_not_stop_is_abandoned_after_the_grace() -> None:
 
 
 def test_the_slot_of_an_abandoned_body_is_free_when_the_engine_says_it_is_gone_and_not_before() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": lambda call, entity: None if entity.record.attempt == 1 else {}, "b": fails_until(1)}
     stage.deaf.add("a")
     run(stage, task("a", timeout=10, kill_grace=3, retry=EXACT), task("b"), max_parallel=1)
@@ -396,7 +396,7 @@ def test_the_slot_of_an_abandoned_body_is_free_when_the_engine_says_it_is_gone_a
 
 
 def test_what_ends_after_its_job_was_over_is_still_accounted_for() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.deaf.add("a")
     run(stage, task("a"))
@@ -415,7 +415,7 @@ def test_what_ends_after_its_job_was_over_is_still_accounted_for() -> None:
 
 
 def test_a_success_that_comes_after_the_limit_does_not_count() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.stubborn.add("a")
     run(stage, task("a", timeout=10))
@@ -426,7 +426,7 @@ def test_a_success_that_comes_after_the_limit_does_not_count() -> None:
 
 
 def test_a_call_that_its_engine_stopped_unasked_is_a_loss_and_no_failure() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = lambda call, entity: None if entity.record.attempt == 1 else {}
     run(stage, task("a"))
     stage.end(stage.token("a"), "cancelled")
@@ -440,7 +440,7 @@ def test_a_call_that_its_engine_stopped_unasked_is_a_loss_and_no_failure() -> No
 
 
 def test_what_no_worker_could_run_is_known_at_once_and_fails_after_ten_minutes() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     run(stage, task("a", capabilities=["gpu"]))
     record = stage.task("a")
     assert (record.state, record.routable) == ("queued", False)
@@ -454,7 +454,7 @@ def test_what_no_worker_could_run_is_known_at_once_and_fails_after_ten_minutes()
 def test_an_unroutable_task_runs_as_soon_as_a_worker_comes() -> None:
     from callboard.actors.messages.commands import StartWorkers
 
-    stage = Stage()
+    stage = KernelHarness()
     run(stage, task("a", capabilities=["gpu"], unroutable_timeout=20), task("b", capabilities=["gpu"]), max_parallel=1)
     stage.advance(15)
     stage.scripts["a"] = hangs
@@ -479,7 +479,7 @@ ASKED = Condition(run="m:if", timeout=5)
     [({"value": True}, "completed", "completed"), ({"value": False}, "skipped", "skipped")],
 )
 def test_a_condition_decides_whether_it_runs(said: dict[str, Any], state: str, after: str) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a.condition"] = lambda call, entity: said
     run(stage, task("a", condition=ASKED), task("b", "a"))
     assert stage.states() == {"a": state, "b": after}
@@ -488,7 +488,7 @@ def test_a_condition_decides_whether_it_runs(said: dict[str, Any], state: str, a
 
 
 def test_a_condition_that_breaks_is_a_failure() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a.condition"] = fails("no such table")
     run(stage, task("a", condition=ASKED))
     record = stage.task("a")
@@ -498,7 +498,7 @@ def test_a_condition_that_breaks_is_a_failure() -> None:
 
 
 def test_a_condition_that_takes_too_long_is_a_failure_and_is_stopped() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a.condition"] = hangs
     run(stage, task("a", condition=ASKED))
     stage.advance(4.9)
@@ -510,7 +510,7 @@ def test_a_condition_that_takes_too_long_is_a_failure_and_is_stopped() -> None:
 
 
 def test_a_condition_is_not_asked_before_the_dependencies_are_satisfied_nor_twice() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": hangs, "b": fails_until(2)}
     run(stage, task("a"), task("b", "a", condition=ASKED, retry=EXACT))
     assert [kind for kind, _, _ in stage.started] == ["body"]
@@ -524,7 +524,7 @@ CHECKS = [Check(run="m:c1"), Check(run="m:c2", timeout=3)]
 
 
 def test_every_check_is_asked_in_order_and_the_slot_is_held_meanwhile() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a.check": hangs}
     run(stage, task("a", checks=CHECKS), task("b"), max_parallel=1)
     assert stage.states() == {"a": "validating", "b": "queued"}
@@ -546,7 +546,7 @@ def test_every_check_is_asked_in_order_and_the_slot_is_held_meanwhile() -> None:
     ],
 )
 def test_a_check_that_is_not_met_fails_the_task_without_a_retry(said: dict[str, Any], error: str) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a.check"] = lambda call, entity: said
     run(stage, task("a", checks=CHECKS, retry=EXACT))
     record = stage.task("a")
@@ -556,7 +556,7 @@ def test_a_check_that_is_not_met_fails_the_task_without_a_retry(said: dict[str, 
 
 
 def test_a_check_that_is_not_met_parks_a_task_that_parks_and_one_more_attempt_may_meet_it() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a.check"] = lambda call, entity: {"value": entity.record.attempt > 2}
     run(stage, task("a", checks=CHECKS, on_exhausted="park"))
     record = stage.task("a")
@@ -571,7 +571,7 @@ def test_a_check_that_is_not_met_parks_a_task_that_parks_and_one_more_attempt_ma
 
 
 def test_a_check_that_takes_too_long_fails_the_task() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a.check"] = lambda call, entity: {"value": True} if call.index == 0 else None
     run(stage, task("a", checks=CHECKS))
     stage.advance(3)
@@ -581,7 +581,7 @@ def test_a_check_that_takes_too_long_fails_the_task() -> None:
 
 
 def test_what_came_of_each_check_is_kept_with_its_attempt() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a.check"] = lambda call, entity: {"value": True, "duration": 0.5} if call.index == 0 else None
     checks = [Check(run="m:c1"), Check(command=["test", "-s", "a b"], timeout=3)]
     run(stage, task("a", checks=checks))
@@ -600,7 +600,7 @@ def test_what_came_of_each_check_is_kept_with_its_attempt() -> None:
 
 
 def test_checks_that_are_done_again_after_a_crash_have_their_own_results() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a.check"] = lambda call, entity: {"value": True} if call.index == 0 else None
     run(stage, task("a", checks=CHECKS))
     assert [result.check for result in stage.task("a").test_results] == ["m:c1"]
@@ -608,7 +608,7 @@ def test_checks_that_are_done_again_after_a_crash_have_their_own_results() -> No
     later = stage.after_crash()
     assert later.task("a").state == "completed"
     assert [result.check for result in later.task("a").test_results] == ["m:c1", "m:c2"]
-    again = Stage()
+    again = KernelHarness()
     again.scripts["flow.check"] = lambda call, entity: {"value": True} if call.index == 0 else None
     again.submit(flow(task("a"), checks=CHECKS))
     assert len(again.stream.test_results) == 1
@@ -618,7 +618,7 @@ def test_checks_that_are_done_again_after_a_crash_have_their_own_results() -> No
 
 
 def test_attempts_say_with_which_tool_they_began() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails_until(2)
     run(stage, task("a", tool="compiler", retry=EXACT), task("b"))
     stage.advance(10)
@@ -629,13 +629,13 @@ def test_attempts_say_with_which_tool_they_began() -> None:
 
 def test_of_too_many_tools_the_invocations_of_the_last_are_one_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("callboard.actors.kernel.kernel.KINDS_COUNTED", 2)
-    stage = Stage()
+    stage = KernelHarness()
     run(stage, *(task(name, tool=f"tool-{name}") for name in "abca"[:3]), task("d", tool="tool-a"))
     assert stage.kernel.invocations == {"tool-a": 2, "tool-b": 1, "(other)": 1}
 
 
 def test_a_check_has_thirty_seconds_unless_it_says_otherwise() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a.check"] = hangs
     run(stage, task("a", checks=CHECKS))
     stage.advance(29.9)
@@ -647,9 +647,9 @@ def test_a_check_has_thirty_seconds_unless_it_says_otherwise() -> None:
 # -- cancelling --------------------------------------------------------------------------------------------------------
 
 
-def put_into(state: str) -> Stage:
+def put_into(state: str) -> KernelHarness:
     """A stage whose task "a" is in a state."""
-    stage = Stage()
+    stage = KernelHarness()
     spec = flow(task("a", "gate"), task("gate"))
     match state:
         case "pending":
@@ -678,7 +678,7 @@ def put_into(state: str) -> Stage:
             stage.scripts["a"] = fails()
         case "half_open":
             spec = flow(task("gate", optional=True), task("a", on_exhausted="park", total_timeout=500))
-            stage = Stage(workers=(Worker("loop", engine="loop", capacity=1),))
+            stage = KernelHarness(workers=(Worker("loop", engine="loop", capacity=1),))
             stage.scripts |= {"a": fails(), "gate": lambda call, entity: {}}
     stage.submit(spec)
     if state == "timed_out":
@@ -782,7 +782,7 @@ def test_force_after_a_graceful_cancel_ends_it_at_once() -> None:
 
 
 def test_what_has_ended_cannot_be_cancelled() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["b"] = hangs
     run(stage, task("a"), task("b"))
     for force in (False, True):
@@ -809,7 +809,7 @@ def test_an_error_of_a_body_that_is_being_cancelled_is_kept_and_not_retried() ->
 
 def test_no_body_starts_once_its_cancel_is_committed() -> None:
     """The start and the cancel are in the same batch: at release the state is looked at again."""
-    stage = Stage()
+    stage = KernelHarness()
     held: list[Any] = []
     release = stage._release
     stage._release = held.append  # type: ignore[method-assign]
@@ -829,7 +829,7 @@ def test_no_body_starts_once_its_cancel_is_committed() -> None:
 
 
 def test_hooks_are_rows_that_commit_with_the_end_and_go_when_they_have_run() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.hooks_hang = True
     hook = [Hook(run="m:h")]
     stage.scripts |= {"bad": fails(), "gone": hangs}
@@ -856,7 +856,7 @@ def test_hooks_are_rows_that_commit_with_the_end_and_go_when_they_have_run() -> 
 
 
 def test_an_exhausted_task_that_asks_for_it_is_parked_and_gets_one_more_attempt() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails()
     run(stage, task("a", on_exhausted="park", retry=Retry(max_attempts=2, base_delay=1, jitter=0)))
     stage.advance(1)
@@ -873,7 +873,7 @@ def test_an_exhausted_task_that_asks_for_it_is_parked_and_gets_one_more_attempt(
 
 
 def test_a_file_may_say_how_long_an_exhausted_task_is_parked() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails()
     stage.submit(flow(task("a", on_exhausted="park"), defaults=Defaults(park_cooldown="5m")))
     stage.advance(299)
@@ -883,7 +883,7 @@ def test_a_file_may_say_how_long_an_exhausted_task_is_parked() -> None:
 
 
 def test_the_one_more_attempt_may_be_the_one_that_works() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails_until(2)
     run(stage, task("a", on_exhausted="park"))
     stage.advance(60)
@@ -892,14 +892,14 @@ def test_the_one_more_attempt_may_be_the_one_that_works() -> None:
 
 
 def test_a_permanent_error_parks_where_that_is_asked_for() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails(permanent=True)
     run(stage, task("a", on_exhausted="park", retry=EXACT))
     assert stage.task("a").state == "circuit_open"
 
 
 def test_one_that_timed_out_parks_as_well() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     run(stage, task("a", timeout=5, on_exhausted="park"))
     stage.advance(5)
@@ -908,7 +908,7 @@ def test_one_that_timed_out_parks_as_well() -> None:
 
 
 def test_the_total_limit_ends_a_parked_task() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails()
     run(stage, task("a", on_exhausted="park", total_timeout=40))
     stage.advance(40)
@@ -916,7 +916,7 @@ def test_the_total_limit_ends_a_parked_task() -> None:
 
 
 def test_the_limits_hold_for_one_that_waits_with_its_one_more_attempt() -> None:
-    stage = Stage(workers=(Worker("loop", engine="loop", capacity=1),))
+    stage = KernelHarness(workers=(Worker("loop", engine="loop", capacity=1),))
     stage.scripts |= {"a": fails(), "hog": hangs}
     run(stage, task("a", on_exhausted="park", queue_timeout=30))
     stage.submit(flow(task("hog", timeout=1000)), "hogs")
@@ -927,7 +927,7 @@ def test_the_limits_hold_for_one_that_waits_with_its_one_more_attempt() -> None:
 
 
 def test_the_one_more_attempt_waits_for_the_tool_if_that_is_ill_by_then() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": fails(permanent=True), "b": fails()}
     tool = {"t": Tool(breaker=Breaker(failure_threshold=2, cooldown=100))}
     run(stage, task("a", tool="t", on_exhausted="park", optional=True), tools=tool)
@@ -948,7 +948,7 @@ def test_the_one_more_attempt_waits_for_the_tool_if_that_is_ill_by_then() -> Non
 
 
 def test_a_command_keeps_its_process_in_the_journal_to_the_end() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(Task("a", command=["sleep", "9"])))
     stage.send(ProcessStarted(stage.token("a"), 4711, 99))
@@ -961,8 +961,8 @@ def test_a_command_keeps_its_process_in_the_journal_to_the_end() -> None:
 # -- draining ----------------------------------------------------------------------------------------------------------
 
 
-def drained(state: str, **more: Any) -> Stage:
-    stage = Stage()
+def drained(state: str, **more: Any) -> KernelHarness:
+    stage = KernelHarness()
     spec = {
         "running": flow(task("a", **more)), "retrying": flow(task("a", retry=EXACT)),
         "validating": flow(task("a", checks=CHECKS)), "pending": flow(task("a", condition=ASKED)),
@@ -1006,7 +1006,7 @@ def test_a_body_that_must_not_simply_run_twice_is_lost_by_a_drain(on_loss: str, 
 
 
 def test_a_body_that_ends_by_itself_during_a_drain_counts() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.stubborn.add("a")
     run(stage, task("a"), task("b", "a"))
@@ -1033,7 +1033,7 @@ def test_a_question_stopped_by_a_drain_says_nothing_and_is_asked_again(state: st
 
 @pytest.mark.parametrize("name", ["a.condition", "a.check"])
 def test_no_question_is_begun_during_a_drain(name: str) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["gate"] = hangs
     stage.stubborn.add("gate")
     run(stage, task("gate", checks=CHECKS), task("a", "gate", condition=ASKED))
@@ -1058,7 +1058,7 @@ def test_a_backoff_outlives_a_drain() -> None:
 
 def test_a_second_failing_check_of_a_lost_worker_is_not_a_thing() -> None:
     """A task that is validated again after a restart begins with its first check."""
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a.check"] = lambda call, entity: {"value": True} if call.index == 0 else None
     run(stage, task("a", checks=CHECKS))
     assert stage.task("a").checked == 1
@@ -1073,7 +1073,7 @@ def test_a_second_failing_check_of_a_lost_worker_is_not_a_thing() -> None:
 
 @pytest.mark.parametrize("jump", [-70_000.0, -1.0, 1.0, 70_000.0])
 def test_an_attempt_has_its_time_whatever_the_wall_clock_is_set_to(jump: float) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": hangs, "b": hangs}
     stage.submit(flow(task("a", timeout=10, kill_grace=0), task("b", timeout=60, heartbeat_timeout=4, kill_grace=0)))
     stage.advance(3)
@@ -1090,7 +1090,7 @@ def test_an_attempt_has_its_time_whatever_the_wall_clock_is_set_to(jump: float) 
 
 
 def test_an_attempt_times_out_though_the_wall_clock_was_set_back() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", timeout=10, kill_grace=0)))
     stage.skew -= 70_000
@@ -1105,7 +1105,7 @@ def test_an_attempt_times_out_though_the_wall_clock_was_set_back() -> None:
 
 @pytest.mark.parametrize("woken", [False, True])
 def test_a_crash_while_the_body_is_not_in_memory_is_no_loss(woken: bool) -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", max_losses=1)))
     stage.send(Lend(stage.token("a"), asleep=True))

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.actors.stage import Stage, fails, flow, task
+from tests.actors.stage import KernelHarness, fails, flow, task
 from tests.actors.workers.test_breaker import TOOLS, use
 
 from callboard.actors.messages.commands import TripBreaker
@@ -15,7 +15,7 @@ from callboard.actors.spec.model import Alert, Hook
 PAGER = Alert(command=["page"])
 
 
-def told(stage: Stage) -> list[dict[str, Any]]:
+def told(stage: KernelHarness) -> list[dict[str, Any]]:
     """Return the transitions that the alerts were given, with their commands."""
     return [
         msgspec.json.decode(row.context) | {"hook": msgspec.json.decode(row.body, type=Hook).command}
@@ -24,13 +24,13 @@ def told(stage: Stage) -> list[dict[str, Any]]:
     ]
 
 
-def texts(stage: Stage) -> list[str]:
+def texts(stage: KernelHarness) -> list[str]:
     return [alert["text"] for alert in told(stage)]
 
 
-def failing(*alerts: Alert, count: int = 1, **more: Any) -> Stage:
+def failing(*alerts: Alert, count: int = 1, **more: Any) -> KernelHarness:
     """A stage on which so many optional tasks of a workstream with these alerts fail."""
-    stage = Stage(**more)
+    stage = KernelHarness(**more)
     stage.scripts |= {f"a{n}": fails(f"boom {n}") for n in range(count)}
     stage.submit(flow(*(task(f"a{n}", optional=True) for n in range(count)), alerts=list(alerts)))
     return stage
@@ -38,7 +38,7 @@ def failing(*alerts: Alert, count: int = 1, **more: Any) -> Stage:
 
 @pytest.mark.parametrize("whose", ["workstream", "runtime"])
 def test_each_error_and_critical_transition_is_told(whose: str) -> None:
-    stage = Stage(alerts=(PAGER,) if whose == "runtime" else ())
+    stage = KernelHarness(alerts=(PAGER,) if whose == "runtime" else ())
     stage.scripts["a"] = fails()
     stage.submit(flow(task("a"), alerts=[PAGER] if whose == "workstream" else []))
     assert [(alert["severity"], alert["text"]) for alert in told(stage)] == [
@@ -66,7 +66,7 @@ def test_the_runtimes_own_restart_is_no_trouble_of_its_workers() -> None:
 
 
 def test_only_critical_ones_where_that_is_asked_for() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails()
     stage.submit(flow(task("a"), alerts=[Alert(command=["page"], severity="critical")]))
     assert texts(stage) == ["workstream job@1 failed: task 'a' failed: boom"]
@@ -80,7 +80,7 @@ def test_so_many_per_period_and_the_next_one_says_how_many_were_not_told() -> No
 
 def test_what_was_suppressed_is_told_in_the_next_one_and_once() -> None:
     pager = Alert(command=["page"], max_alerts=1, period=60)
-    stage = Stage(alerts=(pager,))
+    stage = KernelHarness(alerts=(pager,))
     stage.scripts |= dict.fromkeys("abcde", fails())
     for name in "abc":
         stage.submit(flow(task(name, optional=True)), f"job-{name}")
@@ -92,7 +92,7 @@ def test_what_was_suppressed_is_told_in_the_next_one_and_once() -> None:
 
 
 def test_a_storm_of_errors_does_not_silence_a_critical_one() -> None:
-    stage = Stage(alerts=(Alert(command=["page"], max_alerts=1, period=60),))
+    stage = KernelHarness(alerts=(Alert(command=["page"], max_alerts=1, period=60),))
     stage.scripts |= {"a": fails(), "b": fails()}
     stage.submit(flow(task("a", optional=True), task("b")))
     assert [alert["severity"] for alert in told(stage)] == ["error", "critical"]
@@ -105,7 +105,7 @@ def test_alerts_of_one_do_not_count_for_another() -> None:
 
 
 def test_breakers_and_workers_are_the_runtimes_to_tell() -> None:
-    stage = Stage(alerts=(Alert(command=["runtime"]),))
+    stage = KernelHarness(alerts=(Alert(command=["runtime"]),))
     stage.scripts |= {"x": fails(), "y": fails()}
     stage.submit(flow(use("x"), use("y"), tools=TOOLS, alerts=[Alert(command=["stream"])]))
     stage.command(stage.workforce.breakers["t"], TripBreaker("by hand"))
@@ -115,7 +115,7 @@ def test_breakers_and_workers_are_the_runtimes_to_tell() -> None:
 
 
 def test_an_alert_survives_a_crash_and_is_told_at_least_once() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.hooks_hang = True
     stage.scripts["a"] = fails()
     stage.submit(flow(task("a", optional=True), alerts=[PAGER]))
@@ -132,14 +132,14 @@ def test_the_alert_commits_with_what_it_tells() -> None:
 
 
 def test_a_loaded_workstream_tells_too() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = lambda call, entity: None
     stage.submit(flow(task("a", max_losses=0, optional=True), alerts=[PAGER]))
     assert texts(stage.after_crash()) == ["task job@1/a failed: runtime_restarted"]
 
 
 def test_what_goes_wrong_with_an_alert_is_told_and_the_turn_goes_on() -> None:
-    stage = Stage(alerts=(PAGER,))
+    stage = KernelHarness(alerts=(PAGER,))
     stage.kernel.run_hook = broken  # type: ignore[method-assign]
     stage.scripts["a"] = fails()
     stage.submit(flow(task("a")))

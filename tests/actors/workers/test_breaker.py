@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.actors.jobs_help import child, waits
-from tests.actors.stage import Stage, fails, flow, hangs, task
+from tests.actors.stage import KernelHarness, fails, flow, hangs, task
 
 from callboard.actors.messages.commands import AskApproval, Pause, ResetBreaker
 from callboard.actors.messages.inputs import Drain
@@ -21,9 +21,9 @@ def use(name: str, **more: Any) -> Task:
     return task(name, tool="t", optional=True, **more)
 
 
-def opened(*more: Task, stage: Stage | None = None, tools: dict[str, Tool] | None = None) -> Stage:
+def opened(*more: Task, stage: KernelHarness | None = None, tools: dict[str, Tool] | None = None) -> KernelHarness:
     """A stage whose breaker two failures have opened; then these tasks came."""
-    stage = stage or Stage()
+    stage = stage or KernelHarness()
     stage.scripts |= {"x": fails(), "y": fails()}
     stage.submit(flow(use("x"), use("y"), tools=tools or TOOLS), "opener")
     assert stage.breaker.state == "open"
@@ -33,7 +33,7 @@ def opened(*more: Task, stage: Stage | None = None, tools: dict[str, Tool] | Non
 
 
 def test_failures_in_a_row_open_it_and_a_success_starts_the_count_again() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     said = iter([True, False, True, True])
     for name in "abcd":
         stage.scripts[name] = lambda call, entity: fails()(call, entity) if next(said) else {}
@@ -44,7 +44,7 @@ def test_failures_in_a_row_open_it_and_a_success_starts_the_count_again() -> Non
 
 
 def test_a_tool_that_says_nothing_has_the_usual_breaker() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     for n in range(5):
         stage.scripts[f"a{n}"] = fails()
     stage.submit(flow(*(task(f"a{n}", tool="t", optional=True) for n in range(5))))
@@ -56,7 +56,7 @@ LATER = fails("429", retry_after=50.0, category="transient")
 
 
 def test_a_body_that_the_tool_told_to_come_back_later_says_nothing_bad_of_it() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": LATER, "b": fails(), "c": LATER}
     stage.submit(flow(use("a"), use("b"), use("c"), tools=TOOLS))
     stage.advance(200)
@@ -64,7 +64,7 @@ def test_a_body_that_the_tool_told_to_come_back_later_says_nothing_bad_of_it() -
 
 
 def test_no_task_of_the_tool_starts_before_the_time_that_it_named() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = LATER
     began = stage.time
     stage.submit(flow(use("a", retry=Retry(max_attempts=1, max_deferrals=1)), tools=TOOLS), "one")
@@ -80,7 +80,7 @@ def test_no_task_of_the_tool_starts_before_the_time_that_it_named() -> None:
 
 
 def test_the_latest_time_that_was_named_holds_and_an_operators_reset_ends_the_rest() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": LATER, "b": fails("429", retry_after=20.0, category="transient"), "c": hangs, "d": hangs}
     began = stage.time
     stage.submit(flow(use("a"), use("b"), tools=TOOLS))
@@ -106,7 +106,7 @@ def test_a_probe_that_is_told_to_come_back_later_gives_its_permit_to_the_next_on
 
 
 def test_timeouts_of_bodies_count() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": hangs, "b": hangs}
     stage.submit(flow(use("a", timeout=5), use("b", timeout=5), tools=TOOLS))
     stage.advance(5)
@@ -114,7 +114,7 @@ def test_timeouts_of_bodies_count() -> None:
 
 
 def test_what_says_nothing_about_the_tool_does_not_count() -> None:
-    stage = Stage(workers=(Worker("w", engine="loop", capacity=3),))
+    stage = KernelHarness(workers=(Worker("w", engine="loop", capacity=3),))
     stage.scripts |= {
         "cancelled": hangs,
         "lost": lambda call, entity: None if entity.record.attempt == 1 else {},
@@ -137,7 +137,7 @@ def test_what_says_nothing_about_the_tool_does_not_count() -> None:
 
 
 def test_queued_tasks_park_without_a_slot_and_without_a_try() -> None:
-    stage = Stage(workers=(Worker("w", engine="loop", capacity=1),))
+    stage = KernelHarness(workers=(Worker("w", engine="loop", capacity=1),))
     stage.scripts["x"] = fails()
     tools = {"t": Tool(breaker=Breaker(failure_threshold=1))}
     stage.submit(flow(use("x"), use("a"), use("b"), task("c"), tools=tools))
@@ -226,7 +226,7 @@ def test_a_failing_probe_that_parks_when_exhausted_does_not_probe_for_ever() -> 
 
 @pytest.mark.parametrize("how", ["cancelled", "forced", "lost", "cancelled before it starts"])
 def test_the_permit_comes_back_and_the_next_one_gets_it(how: str) -> None:
-    stage = Stage(workers=(Worker("w", engine="loop", capacity=1),))
+    stage = KernelHarness(workers=(Worker("w", engine="loop", capacity=1),))
     opened(use("a", retry=AGAIN), use("b", retry=AGAIN), stage=stage)
     stage.scripts |= dict.fromkeys(["a", "b", "hog"], hangs)
     if how == "cancelled before it starts":
@@ -283,7 +283,7 @@ def test_a_probe_that_ran_when_the_runtime_was_killed() -> None:
 
 
 def test_a_permit_given_to_one_that_had_not_started_when_the_runtime_was_killed() -> None:
-    stage = Stage(workers=(Worker("w", engine="loop", capacity=1),))
+    stage = KernelHarness(workers=(Worker("w", engine="loop", capacity=1),))
     opened(use("a"), use("b"), stage=stage)
     stage.scripts["hog"] = hangs
     stage.submit(flow(task("hog", timeout=1000)), "hogs")
@@ -334,7 +334,7 @@ def test_as_many_successes_as_asked_for_close_it_one_permit_at_a_time() -> None:
 
 
 def test_a_result_that_began_before_it_opened_changes_its_task_and_not_the_breaker() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"x": fails(), "y": fails(), "old-good": hangs, "old-bad": hangs}
     stage.submit(flow(use("old-good"), use("old-bad"), use("x"), use("y"), tools=TOOLS))
     assert stage.breaker.state == "open"
@@ -350,7 +350,7 @@ def test_a_result_that_began_before_it_opened_changes_its_task_and_not_the_break
 
 
 def test_a_backoff_that_is_over_while_the_tool_is_ill_parks_at_once() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= {"a": fails(), "b": fails()}
     stage.submit(flow(use("a", retry=AGAIN), use("b"), tools=TOOLS))
     assert stage.task("a").state == "retrying"
@@ -372,7 +372,7 @@ def test_the_limits_of_a_task_hold_while_it_is_parked() -> None:
 
 
 def test_time_parked_counts_as_time_queued() -> None:
-    stage = Stage(workers=(Worker("w", engine="loop", capacity=1),))
+    stage = KernelHarness(workers=(Worker("w", engine="loop", capacity=1),))
     opened(use("a"), use("b", queue_timeout=100), stage=stage)
     stage.scripts |= {"hog": hangs}
     stage.advance(50)
@@ -396,7 +396,7 @@ def test_it_is_shared_by_all_workstreams_and_outlives_them_and_restarts() -> Non
 
 def test_a_task_assigned_in_the_turn_in_which_its_tool_falls_ill_parks_too() -> None:
     """The scheduler's decision and the breaker's are messages of the same turn."""
-    stage = Stage(workers=(Worker("w", engine="loop", capacity=1),))
+    stage = KernelHarness(workers=(Worker("w", engine="loop", capacity=1),))
     stage.scripts |= {"x": fails(), "y": fails()}
     stage.kernel.scheduler.withdraw = lambda tool: []  # type: ignore[method-assign,assignment]
     stage.submit(flow(use("x"), use("y"), use("a"), tools=TOOLS))
@@ -407,7 +407,7 @@ def test_a_task_assigned_in_the_turn_in_which_its_tool_falls_ill_parks_too() -> 
 
 
 def test_a_tool_without_trouble_writes_nothing() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(flow(*(use(f"a{n}") for n in range(20)), tools=TOOLS))
     assert stage.path("t") == ["closed"]
 
@@ -415,10 +415,10 @@ def test_a_tool_without_trouble_writes_nothing() -> None:
 # -- a probe that cannot start ---------------------------------------------------------------------------------------
 
 
-def blocked(how: str) -> tuple[Stage, list[Task], dict[str, Any]]:
+def blocked(how: str) -> tuple[KernelHarness, list[Task], dict[str, Any]]:
     """A stage on which `a` could not start for hours, what it consists of, and what its workstream says."""
     workers = (Worker("loop", engine="loop", capacity=9), Worker("busy", engine="command", capacity=1))
-    stage = Stage(workers=workers)
+    stage = KernelHarness(workers=workers)
     stage.scripts["hog"] = hangs
     a, more = use("a"), {}
     match how:
@@ -465,7 +465,7 @@ def test_the_probe_is_the_first_task_that_can_start_now(how: str, later: bool) -
 
 def test_who_waits_with_the_permit_gives_it_back_once_another_one_could_start() -> None:
     workers = (Worker("one", engine="loop", capacity=1), Worker("two", engine="command", capacity=1))
-    stage = opened(stage=Stage(workers=workers))
+    stage = opened(stage=KernelHarness(workers=workers))
     stage.scripts |= {"hog": hangs, "pig": hangs}
     stage.submit(flow(task("hog", timeout=99_999), Task("pig", command=["x"], timeout=99_999)), "hogs")
     stage.submit(flow(use("a"), Task("b", command=["x"], tool="t", optional=True), tools=TOOLS))
@@ -481,7 +481,7 @@ def test_who_waits_with_the_permit_gives_it_back_once_another_one_could_start() 
 
 
 def test_where_none_can_start_there_is_no_timer_that_comes_again() -> None:
-    stage = opened(stage=Stage(workers=(Worker("one", engine="loop", capacity=1),)))
+    stage = opened(stage=KernelHarness(workers=(Worker("one", engine="loop", capacity=1),)))
     stage.scripts["hog"] = hangs
     stage.submit(flow(task("hog", timeout=99_999)), "hogs")
     stage.submit(flow(use("a"), use("b"), tools=TOOLS))
@@ -496,7 +496,7 @@ def test_where_none_can_start_there_is_no_timer_that_comes_again() -> None:
 
 def test_after_a_restart_the_permit_goes_to_who_can_start() -> None:
     workers = (Worker("one", engine="loop", capacity=1), Worker("two", engine="command", capacity=1))
-    stage = opened(stage=Stage(workers=workers))
+    stage = opened(stage=KernelHarness(workers=workers))
     stage.scripts["hog"] = hangs
     stage.submit(flow(task("hog", timeout=99_999, priority=9)), "hogs")
     stage.submit(flow(use("a"), use("b"), tools=TOOLS))
@@ -508,9 +508,9 @@ def test_after_a_restart_the_permit_goes_to_who_can_start() -> None:
     assert after.audit() == []
 
 
-def half_open(*more: Task, tools: dict[str, Tool] | None = None, **probes: Any) -> Stage:
+def half_open(*more: Task, tools: dict[str, Tool] | None = None, **probes: Any) -> KernelHarness:
     """A stage on which the body of `a` probes the tool, and `b` and `c` wait behind it."""
-    stage = Stage(workers=(Worker("w", engine="loop", capacity=3),))
+    stage = KernelHarness(workers=(Worker("w", engine="loop", capacity=3),))
     stage.scripts |= dict.fromkeys("abc", hangs)
     opened(use("a", **probes), use("b"), use("c"), *more, stage=stage, tools=tools)
     stage.advance(60)
@@ -518,7 +518,7 @@ def half_open(*more: Task, tools: dict[str, Tool] | None = None, **probes: Any) 
     return stage
 
 
-def begins_to_wait(stage: Stage, how: str) -> None:
+def begins_to_wait(stage: KernelHarness, how: str) -> None:
     """Let the probe wait for a decision."""
     token = stage.token("a")
     match how:
@@ -535,7 +535,7 @@ def begins_to_wait(stage: Stage, how: str) -> None:
 WAITS = ["an approval", "a child job", "its cancel hooks"]
 
 
-def probing(how: str, **more: Any) -> Stage:
+def probing(how: str, **more: Any) -> KernelHarness:
     """A stage whose probe has just begun to wait."""
     hooks = [Hook(run="m:tidy", timeout=99_999)] if how == "its cancel hooks" else []
     probes = {"cancel_hooks": hooks, "cancel_timeout": 99_999, "timeout": 600, "retry": AGAIN}
@@ -571,7 +571,7 @@ def test_who_waits_behind_two_that_wait_gets_the_permit_too(how: str) -> None:
 
 
 def test_where_nobody_can_start_the_next_one_to_come_gets_the_permit_of_a_probe_that_waits() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     opened(use("a"), stage=stage)
     stage.advance(60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.actors.stage import Stage, fails, flow, hangs, task
+from tests.actors.stage import KernelHarness, fails, flow, hangs, task
 from tests.actors.workers.test_breaker import AGAIN, TOOLS, opened, use
 
 from callboard.actors.messages.commands import Command, Reply, ResetBreaker, ResetTask, TripBreaker
@@ -22,11 +22,11 @@ RESET = ResetBreaker("it was mended", "ana")
 TRIP = TripBreaker("it is being mended", "ana")
 
 
-def breaker(stage: Stage) -> BreakerActor:
+def breaker(stage: KernelHarness) -> BreakerActor:
     return stage.workforce.breakers["t"]
 
 
-def half_open(*more: Task) -> Stage:
+def half_open(*more: Task) -> KernelHarness:
     """A stage whose breaker lets the first of these tasks see, which goes on."""
     stage = opened(*more)
     stage.scripts[more[0].name] = hangs
@@ -35,7 +35,7 @@ def half_open(*more: Task) -> Stage:
     return stage
 
 
-def free(stage: Stage) -> None:
+def free(stage: KernelHarness) -> None:
     """Let the task that waits for the worker continue."""
     stage.end(stage.task("hog", "hogs").token)
     stage.settle()
@@ -57,7 +57,7 @@ def test_a_reset_lets_all_go_on_at_once_and_says_who_and_why() -> None:
 
 
 def test_a_reset_of_a_closed_one_starts_the_count_again() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = fails()
     stage.submit(flow(use("a"), tools=TOOLS))
     assert stage.breaker.failures == 1
@@ -80,7 +80,7 @@ def test_a_reset_while_a_probe_runs_leaves_the_probe_alone(good: bool) -> None:
 
 
 def test_a_reset_while_the_probe_waits_for_a_worker() -> None:
-    stage = Stage(workers=ONE)
+    stage = KernelHarness(workers=ONE)
     opened(use("a"), stage=stage)
     stage.scripts["hog"] = hangs
     stage.submit(flow(task("hog", timeout=1000)), "hogs")
@@ -94,7 +94,7 @@ def test_a_reset_while_the_probe_waits_for_a_worker() -> None:
 
 
 def test_a_trip_parks_what_is_queued_and_what_comes_and_lets_go_on_what_runs() -> None:
-    stage = Stage(workers=ONE)
+    stage = KernelHarness(workers=ONE)
     stage.scripts["a"] = hangs
     stage.submit(flow(use("a"), use("b"), tools=TOOLS))
     assert stage.command(breaker(stage), TRIP) is None
@@ -110,7 +110,7 @@ def test_a_trip_parks_what_is_queued_and_what_comes_and_lets_go_on_what_runs() -
 
 
 def test_a_trip_may_say_for_how_long() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(flow(use("x"), tools=TOOLS))
     stage.command(breaker(stage), TripBreaker("the night", cooldown=8 * 3600))
     stage.advance(8 * 3600 - 1)
@@ -145,7 +145,7 @@ def test_a_trip_while_a_probe_runs(good: bool) -> None:
 
 
 def test_a_trip_while_the_probe_waits_for_a_worker_takes_its_permit_back() -> None:
-    stage = Stage(workers=ONE)
+    stage = KernelHarness(workers=ONE)
     opened(use("a"), stage=stage)
     stage.scripts["hog"] = hangs
     stage.submit(flow(task("hog", timeout=1000)), "hogs")
@@ -162,8 +162,8 @@ def test_a_trip_while_the_probe_waits_for_a_worker_takes_its_permit_back() -> No
 # -- one parked task ---------------------------------------------------------------------------------------------------
 
 
-def exhausted(**more: object) -> Stage:
-    stage = Stage()
+def exhausted(**more: object) -> KernelHarness:
+    stage = KernelHarness()
     stage.scripts["a"] = fails()
     stage.submit(flow(task("a", on_exhausted="park", optional=True, **more)))
     stage.advance(10_000)
@@ -187,7 +187,7 @@ def test_an_exhausted_task_gets_one_more_attempt_by_itself_and_then_one_by_each_
 
 
 def test_a_task_that_was_lost_and_must_not_simply_run_again_goes_on_when_somebody_says_so() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = lambda call, entity: {"status": "cancelled"} if entity.record.attempt <= 4 else {}
     stage.submit(flow(task("a", on_loss="park", optional=True)))
     for _ in range(4):
@@ -223,7 +223,7 @@ def test_an_exhausted_task_whose_tool_is_ill_waits_for_the_tool_when_it_is_reset
 
 
 def test_only_a_parked_task_is_reset() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a")))
     refusal = stage.command(stage.actor("a"), ResetTask("go on"))
@@ -245,7 +245,7 @@ def test_only_a_parked_task_is_reset() -> None:
 )  # fmt: skip
 def test_errors_that_a_tool_ignores_do_not_count(error: dict[str, Any]) -> None:
     tools = {"t": Tool(breaker=Breaker(failure_threshold=1, ignore=["ValueError", "permanent"]))}
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts["a"] = lambda call, entity: {"status": "failed", "error": "no", **error}
     stage.submit(flow(use("a"), tools=tools))
     assert stage.task("a").state == "failed"
@@ -264,7 +264,7 @@ def test_a_group_of_errors_does_not_count_where_a_tool_ignores_all_of_them(
     leaves: tuple[tuple[str, str], ...], counts: bool
 ) -> None:
     tools = {"t": Tool(breaker=Breaker(failure_threshold=1, ignore=["ValueError", "permanent"]))}
-    stage = Stage()
+    stage = KernelHarness()
     group = {"error_type": "ValueError, Odd", "category": "unknown", "leaves": leaves}
     stage.scripts["a"] = lambda call, entity: {"status": "failed", "error": "no", **group}
     stage.submit(flow(use("a"), tools=tools))
@@ -277,7 +277,7 @@ def test_a_group_of_errors_does_not_count_where_a_tool_ignores_all_of_them(
 def test_an_error_that_was_renamed_is_ignored_by_its_older_name_too(name: str, leaves: tuple[Any, ...]) -> None:
     """As specifications and journals of older versions name it."""
     tools = {"t": Tool(breaker=Breaker(failure_threshold=1, ignore=[name]))}
-    stage = Stage()
+    stage = KernelHarness()
     error = {"error_type": "mine.Cycle", "kinds": [] if leaves else ["mine.Cycle", "AskCycle"], "leaves": leaves}
     stage.scripts["a"] = lambda call, entity: {"status": "failed", "error": "no", **error}
     stage.submit(flow(use("a"), tools=tools))
@@ -307,7 +307,7 @@ def odd(call: object, entity: object) -> dict[str, str]:
 
 
 def test_the_same_error_repeated_too_often_and_a_permanent_one_end_the_attempts() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     often = Retry(max_attempts=9, base_delay=1, max_delay=1, jitter=0)
     errors = iter(f"no answer from 10.0.0.{n}:{n} for /tmp/{n}/x" for n in range(99))
     stage.scripts |= {
@@ -347,16 +347,16 @@ def small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(breakers, "CHUNK", CHUNK)
 
 
-def crowd(count: int = MANY, *, copies: bool = False) -> Stage:
+def crowd(count: int = MANY, *, copies: bool = False) -> KernelHarness:
     """A stage where so many tasks of the tool wait for the one worker, which is busy with something else."""
-    stage = Stage(workers=ONE, copies=copies)
+    stage = KernelHarness(workers=ONE, copies=copies)
     stage.scripts["hog"] = hangs
     stage.submit(flow(task("hog", timeout=10_000)), "hogs")
     stage.submit(flow(*(use(f"a{n}") for n in range(count)), tools=TOOLS))
     return stage
 
 
-def largest(stage: Stage, since: int) -> int:
+def largest(stage: KernelHarness, since: int) -> int:
     return max(len(turn.transitions) for turn in stage.kept.turns[since:])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.actors.stage import Stage, flow, hangs, task
+from tests.actors.stage import KernelHarness, flow, hangs, task
 
 from callboard.actors.messages.commands import StartWorkers
 from callboard.actors.messages.inputs import CallEnded, WorkerBeat, WorkerDied, WorkerFits, WorkerUnfit
@@ -14,7 +14,7 @@ FAR = Worker("far", engine="ray", capabilities=["x"], resources={"GPU": 1}, labe
 
 
 def test_a_task_that_names_no_engine_goes_to_the_cluster_where_nobody_here_has_what_it_needs() -> None:
-    stage = Stage(workers=(LOOP, FAR))
+    stage = KernelHarness(workers=(LOOP, FAR))
     wanted = (("a", []), ("b", ["x"]), ("c", ["GPU", "zone=a"]))
     stage.submit(flow(*(task(name, capabilities=needs) for name, needs in wanted)))
     ran = {name: stage.attempts(name)[0].worker_id for name, _ in wanted}
@@ -24,7 +24,7 @@ def test_a_task_that_names_no_engine_goes_to_the_cluster_where_nobody_here_has_w
 
 
 def test_one_who_has_it_here_goes_first_and_one_without_a_path_does_not_go_at_all() -> None:
-    stage = Stage(workers=(LOOP, FAR, Worker("near", engine="loop", capabilities=["x"])))
+    stage = KernelHarness(workers=(LOOP, FAR, Worker("near", engine="loop", capabilities=["x"])))
     stage.submit(flow(task("a", capabilities=["x"]), Task("b", run="known", capabilities=["GPU"])))
     assert stage.attempts("a")[0].worker_id == "near#1"
     assert not stage.task("b").routable
@@ -32,7 +32,7 @@ def test_one_who_has_it_here_goes_first_and_one_without_a_path_does_not_go_at_al
 
 
 def test_a_task_goes_where_it_can_be_run_when_workers_come_and_go() -> None:
-    stage = Stage(workers=(LOOP,))
+    stage = KernelHarness(workers=(LOOP,))
     stage.submit(flow(task("a", capabilities=["x"])))
     assert not stage.task("a").routable
     stage.send(StartWorkers((FAR,)))
@@ -41,13 +41,13 @@ def test_a_task_goes_where_it_can_be_run_when_workers_come_and_go() -> None:
 
 
 def test_a_job_reserves_slots_there_where_its_tasks_go_there() -> None:
-    stage = Stage(workers=(LOOP, Worker("far", engine="ray", capacity=2, capabilities=["x"])))
+    stage = KernelHarness(workers=(LOOP, Worker("far", engine="ray", capacity=2, capabilities=["x"])))
     stage.submit(flow(task("a", capabilities=["x"]), worker_count=2))
     assert stage.state() == "completed"
 
 
 def test_what_no_node_could_hold_is_told_and_is_started_when_one_can() -> None:
-    stage = Stage(workers=(LOOP,))
+    stage = KernelHarness(workers=(LOOP,))
     stage.silent.add("far")
     stage.send(StartWorkers((FAR,)))
     stage.submit(flow(task("a", capabilities=["x"])))
@@ -66,7 +66,7 @@ def test_what_no_node_could_hold_is_told_and_is_started_when_one_can() -> None:
 
 
 def test_a_slow_start_there_is_waited_for_and_not_begun_anew_again_and_again() -> None:
-    stage = Stage(workers=(LOOP,))
+    stage = KernelHarness(workers=(LOOP,))
     stage.silent.add("far")
     stage.send(StartWorkers((FAR,)))
     stage.submit(flow(task("a", capabilities=["x"])))
@@ -80,7 +80,7 @@ def test_a_slow_start_there_is_waited_for_and_not_begun_anew_again_and_again() -
 
 @pytest.mark.parametrize(("set_to", "limit"), [(0.1, 300), (1200.0, 1200)])
 def test_a_start_there_that_never_ends_fails_after_minutes_or_what_is_set(set_to: float, limit: int) -> None:
-    stage = Stage(workers=(LOOP,), health=HealthChecks(start_timeout=set_to))
+    stage = KernelHarness(workers=(LOOP,), health=HealthChecks(start_timeout=set_to))
     stage.silent.add("far")
     stage.send(StartWorkers((FAR,)))
     stage.advance(limit - 1)
@@ -91,7 +91,7 @@ def test_a_start_there_that_never_ends_fails_after_minutes_or_what_is_set(set_to
 
 
 def test_the_death_of_one_there_makes_it_unresponsive_at_once_and_its_work_is_lost_and_run_again() -> None:
-    stage = Stage(workers=(FAR,))
+    stage = KernelHarness(workers=(FAR,))
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", engine="ray", timeout=1000), defaults=Defaults(max_losses=2)))
     token = stage.token("a")

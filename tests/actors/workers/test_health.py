@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.actors.jobs_help import goes_on, waits
-from tests.actors.stage import Stage, flow, hangs, task
+from tests.actors.stage import KernelHarness, flow, hangs, task
 
 from callboard.actors.kernel.transaction import KillWorker, StartWorker
 from callboard.actors.messages.commands import Approve, AskApproval
@@ -25,22 +25,22 @@ def body(name: str, **more: Any) -> Task:
     return task(name, engine=OWN, **more)
 
 
-def running(workers: tuple[Worker, ...] = ONE, names: str = "a", health: HealthChecks | None = None) -> Stage:
+def running(workers: tuple[Worker, ...] = ONE, names: str = "a", health: HealthChecks | None = None) -> KernelHarness:
     """A stage on which these tasks run and do not end by themselves."""
-    stage = Stage(workers=workers, health=health)
+    stage = KernelHarness(workers=workers, health=health)
     for name in names:
         stage.scripts[name] = hangs
     stage.submit(flow(*(body(name, timeout=10_000) for name in names)))
     return stage
 
 
-def freeze(stage: Stage, name: str = "p") -> None:
+def freeze(stage: KernelHarness, name: str = "p") -> None:
     """Freeze a worker, and let the rounds pass after which it counts as unresponsive."""
     stage.silent.add(name)
     stage.advance(31)
 
 
-def kept(stage: Stage, worker_id: str) -> WorkerRecord:
+def kept(stage: KernelHarness, worker_id: str) -> WorkerRecord:
     record: WorkerRecord = next(record for record in stage.kept.of(WorkerRecord) if record.id == worker_id)
     return record
 
@@ -49,7 +49,7 @@ def kept(stage: Stage, worker_id: str) -> WorkerRecord:
 
 
 def test_one_with_a_process_is_ready_when_it_has_answered() -> None:
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     stage.silent.add("p")
     stage.workers = ONE
     from callboard.actors.messages.commands import StartWorkers
@@ -67,7 +67,7 @@ def test_one_with_a_process_is_ready_when_it_has_answered() -> None:
 def test_one_that_does_not_start_in_time_has_failed_and_the_next_one_is_tried() -> None:
     from callboard.actors.messages.commands import StartWorkers
 
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     stage.silent.add("p")
     stage.send(StartWorkers(ONE))
     stage.advance(30)
@@ -83,7 +83,7 @@ def test_one_that_does_not_start_in_time_has_failed_and_the_next_one_is_tried() 
 def test_one_that_never_gets_ready_is_given_up_and_what_waits_for_it_is_told() -> None:
     from callboard.actors.messages.commands import StartWorkers
 
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     stage.silent.add("p")
     stage.send(StartWorkers(ONE))
     stage.submit(flow(body("a")))
@@ -186,7 +186,7 @@ def test_one_that_comes_back_goes_on_with_the_same_attempt() -> None:
 
 
 def test_its_limits_go_on_from_where_they_were() -> None:
-    stage = Stage(workers=ONE)
+    stage = KernelHarness(workers=ONE)
     stage.scripts["a"] = hangs
     stage.submit(flow(body("a", timeout=100)))
     freeze(stage)
@@ -229,7 +229,7 @@ def test_silence_ends_in_one_loss_and_another_attempt_elsewhere() -> None:
 
 
 def test_losses_have_a_budget_of_their_own() -> None:
-    stage = Stage(workers=ONE)
+    stage = KernelHarness(workers=ONE)
     stage.scripts["a"] = hangs
     stage.submit(flow(body("a", max_losses=2)))
     for run in (1, 2):
@@ -252,7 +252,7 @@ def test_a_recovering_one_can_be_cancelled() -> None:
 
 
 def test_what_ends_while_it_is_silent_lowers_what_is_assigned() -> None:
-    stage = Stage(workers=TWO)
+    stage = KernelHarness(workers=TWO)
     stage.scripts |= {"a": hangs, "b": hangs}
     stage.submit(flow(body("a"), body("b", optional=True)))
     freeze(stage)
@@ -321,7 +321,7 @@ def test_an_answer_from_before_a_body_was_killed_does_not_make_it_a_stray() -> N
 
 
 def test_an_idle_one_is_asked_too_once_it_has_run_something() -> None:
-    stage = Stage(workers=ONE)
+    stage = KernelHarness(workers=ONE)
     stage.advance(1000)
     assert stage.probes == [("p", 1)]  # when it was started; there is nothing to ask as long as it has run nothing
     stage.submit(flow(body("a")))
@@ -418,12 +418,14 @@ def test_the_recovery_timeout_and_the_expiry_give_a_round_of_grace_too() -> None
 # -- the pool ------------------------------------------------------------------------------------------------------
 
 
-def die(stage: Stage, name: str = "p") -> None:
+def die(stage: KernelHarness, name: str = "p") -> None:
     stage.send(WorkerDied(name, stage.worker(name).record.run, "killed by SIGKILL"))
 
 
 def test_the_dead_are_replaced_with_growing_delay_and_then_given_up() -> None:
-    stage = Stage(workers=ONE, health=HealthChecks(restarts=Supervision(intensity=3, backoff_min=1, period=100)))
+    stage = KernelHarness(
+        workers=ONE, health=HealthChecks(restarts=Supervision(intensity=3, backoff_min=1, period=100))
+    )
     stage.scripts["a"] = hangs
     for run, delay in ((1, 1), (2, 2), (3, 4)):
         die(stage)
@@ -448,7 +450,9 @@ def test_the_dead_are_replaced_with_growing_delay_and_then_given_up() -> None:
 
 
 def test_the_count_is_forgotten_after_stable_uptime_only() -> None:
-    stage = Stage(workers=ONE, health=HealthChecks(restarts=Supervision(intensity=2, backoff_min=1, stable_after=50)))
+    stage = KernelHarness(
+        workers=ONE, health=HealthChecks(restarts=Supervision(intensity=2, backoff_min=1, stable_after=50))
+    )
     for _ in range(4):
         die(stage)
         stage.advance(1)
@@ -466,7 +470,7 @@ def test_the_count_is_forgotten_after_stable_uptime_only() -> None:
 
 
 def test_a_stopping_runtime_replaces_nobody() -> None:
-    stage = Stage(workers=ONE)
+    stage = KernelHarness(workers=ONE)
     stage.send(Drain(stop=False))
     die(stage)
     stage.advance(1000)
@@ -484,7 +488,7 @@ def test_a_closing_runtime_ends_workers_in_every_state() -> None:
 
 def test_what_recovery_makes_of_silence() -> None:
     """A crash of the runtime ends it: workers have failed, attempts are lost once."""
-    stage = Stage(workers=(Worker("p", engine="process"),))
+    stage = KernelHarness(workers=(Worker("p", engine="process"),))
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", engine="process")))
     freeze(stage)
@@ -510,7 +514,7 @@ def test_health_checks_refuse_what_is_no_duration(setting: str) -> None:
 
 @pytest.mark.parametrize("asked", ["before", "meanwhile"])
 def test_a_body_that_waits_for_people_waits_on_when_its_worker_is_back(asked: str) -> None:
-    stage = Stage(workers=ONE)
+    stage = KernelHarness(workers=ONE)
     stage.scripts["a"] = hangs
     stage.submit(flow(body("a", timeout=100)))
     token = stage.token("a")
@@ -532,7 +536,7 @@ def test_a_body_that_waits_for_people_waits_on_when_its_worker_is_back(asked: st
 
 
 def test_a_body_may_begin_and_end_to_wait_for_a_child_while_its_worker_is_silent() -> None:
-    stage = Stage(workers=ONE)
+    stage = KernelHarness(workers=ONE)
     stage.scripts["a"] = hangs
     stage.submit(flow(body("a", timeout=100)))
     token = stage.token("a")

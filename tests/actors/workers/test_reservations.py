@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.actors.jobs_help import child, goes_on, job_record, living, waits
-from tests.actors.stage import Stage, flow, hangs, task
+from tests.actors.stage import KernelHarness, flow, hangs, task
 
 from callboard.actors.messages.commands import (
     PauseWorker,
@@ -31,8 +31,8 @@ from callboard.actors.workers.reservations import Reservations
 from callboard.machines import TaskState
 
 
-def stage_of(loop: int, *more: Worker) -> Stage:
-    stage = Stage(workers=(Worker("loop", engine="loop", capacity=loop), *more))
+def stage_of(loop: int, *more: Worker) -> KernelHarness:
+    stage = KernelHarness(workers=(Worker("loop", engine="loop", capacity=loop), *more))
     for name in ("a", "b", "c", "d"):
         stage.scripts[name] = hangs
     return stage
@@ -57,13 +57,13 @@ def wants(count: int | None, *names: str) -> Workstream:
     return flow(*(task(name) for name in names or ("a",)), worker_count=count)
 
 
-def end(stage: Stage, job_id: str, *names: str) -> None:
+def end(stage: KernelHarness, job_id: str, *names: str) -> None:
     for name in names or ("a",):
         stage.end(stage.task(name, job_id).token)
     stage.settle()
 
 
-def running(stage: Stage) -> int:
+def running(stage: KernelHarness) -> int:
     return sum(record.state == "running" for record in stage.kept.of(TaskRecord))
 
 
@@ -299,7 +299,7 @@ def test_what_was_reserved_on_a_worker_that_goes_is_had_elsewhere() -> None:
 # -- any trees ---------------------------------------------------------------------------------------------------------
 
 
-def trees(random: Random, stage: Stage, engines: list[str]) -> Iterator[int]:
+def trees(random: Random, stage: KernelHarness, engines: list[str]) -> Iterator[int]:
     """Random jobs whose bodies submit children and wait for them, played at random until all have ended."""
     roots = [f"r{number}" for number in range(random.randint(1, 5))]
 
@@ -352,7 +352,7 @@ def test_random_trees_of_jobs_end_and_never_exceed_a_capacity(seed: int) -> None
     random = Random(seed)
     engines = random.choice([["loop"], ["loop", "command"]])
     workers = tuple(Worker(engine, engine=engine, capacity=random.randint(1, 4)) for engine in engines)  # type: ignore[arg-type]
-    stage = Stage(workers=workers)
+    stage = KernelHarness(workers=workers)
     for _ in trees(random, stage, engines):
         for worker in stage.kernel.workers.values():
             assert 0 <= worker.used <= worker.record.capacity
@@ -368,7 +368,7 @@ def test_random_trees_of_jobs_end_and_never_exceed_a_capacity(seed: int) -> None
 def test_a_crash_anywhere_in_random_trees_leaves_nothing_that_does_not_end(seed: int) -> None:
     random = Random(1000 + seed)
     workers = (Worker("loop", engine="loop", capacity=random.randint(1, 4)),)
-    stage = Stage(workers=workers)
+    stage = KernelHarness(workers=workers)
     for _ in zip(trees(random, stage, ["loop"]), range(random.randint(5, 60)), strict=False):
         pass
     stage.scripts.clear()  # bodies end by themselves from now on
@@ -386,9 +386,9 @@ TWO = (Worker("p", engine="loop", capacity=2), Worker("q", engine="loop", capaci
 OWN: Any = "cluster"  # whatever has processes of its own
 
 
-def big_waits(workers: tuple[Worker, ...] = TWO, engine: Any = "loop") -> Stage:
+def big_waits(workers: tuple[Worker, ...] = TWO, engine: Any = "loop") -> KernelHarness:
     """Two jobs run one task each on worker `q`, the first in line wants all four slots, and behind it a plain one."""
-    stage = Stage(workers=workers)
+    stage = KernelHarness(workers=workers)
     stage.scripts |= dict.fromkeys("abcd", hangs)
     names = ("a", "b", "c", "d")
     stage.submit(flow(*(task(name, engine=engine, timeout=10_000) for name in names)), "first")
@@ -404,7 +404,7 @@ def big_waits(workers: tuple[Worker, ...] = TWO, engine: Any = "loop") -> Stage:
 
 @pytest.mark.parametrize("word", [ShutDownWorker("enough"), TerminateWorker("enough")])
 def test_the_slots_of_an_ended_worker_do_not_count(word: Message) -> None:
-    stage = Stage(workers=TWO)
+    stage = KernelHarness(workers=TWO)
     stage.command(stage.worker("q"), word)
     stage.submit(wants(4), "big")
     stage.submit(wants(2), "small")
@@ -419,7 +419,7 @@ def test_the_slots_of_an_ended_worker_do_not_count(word: Message) -> None:
 def test_those_of_one_that_was_given_up_do_not_count_and_those_of_one_that_is_replaced_do() -> None:
     pair = (Worker("p", engine=OWN, capacity=2), Worker("q", engine=OWN, capacity=2))
     health = HealthChecks(restarts=Supervision(intensity=1, backoff_min=5, backoff_max=5, period=1000))
-    stage = Stage(workers=pair, health=health)
+    stage = KernelHarness(workers=pair, health=health)
     spec = flow(task("a", engine=OWN), worker_count=4)
     stage.send(WorkerDied("q", 1, "killed"))
     stage.submit(spec, "one")
@@ -490,7 +490,7 @@ def test_one_that_does_not_answer_holds_up_nobody_either() -> None:
 
 
 def test_a_deadline_that_is_nearer_holds_for_who_is_unroutable() -> None:
-    stage = Stage(workers=TWO)
+    stage = KernelHarness(workers=TWO)
     stage.scripts["a"] = hangs
     stage.submit(wants(4, "a"), "one")
     stage.submit(msgspec.structs.replace(wants(4), deadline=60), "two")

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.actors.stage import Stage, fails_until, flow, hangs, task
+from tests.actors.stage import KernelHarness, fails_until, flow, hangs, task
 
 from callboard.actors.jobs.workstream import CHUNK
 from callboard.actors.messages.commands import StartWorkers
@@ -19,7 +19,7 @@ def one(capacity: int = 1, *capabilities: str, name: str = "w") -> tuple[Worker,
 
 
 def test_first_come_first_served() -> None:
-    stage = Stage(workers=one())
+    stage = KernelHarness(workers=one())
     stage.submit(flow(task("c"), task("a"), task("b")))
     assert stage.bodies() == ["c", "a", "b"]
 
@@ -28,14 +28,14 @@ def test_first_come_first_served() -> None:
 @pytest.mark.parametrize("lifecycle", [None, "pipeline", "guarded", "orchestration"])
 def test_tasks_of_several_tools_come_in_the_order_of_their_list(lifecycle: str | None, capacity: int) -> None:
     """Also where a lifecycle publishes no row for the queue, so that all came to their places at one number."""
-    stage = Stage(workers=one(capacity), lifecycles=Lifecycles(default=lifecycle) if lifecycle else None)
+    stage = KernelHarness(workers=one(capacity), lifecycles=Lifecycles(default=lifecycle) if lifecycle else None)
     names = ("a1", "b1", "a2", "b2", "a3", "b3")
     stage.submit(flow(*(task(name, tool=name[0]) for name in names)))
     assert stage.bodies() == [*names]
 
 
 def test_higher_priority_first_of_tasks_and_of_workstreams() -> None:
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     stage.submit(flow(task("low", priority=-1), task("plain"), task("high", priority=5)), "first")
     stage.submit(flow(task("urgent"), priority=3), "second")
     stage.send(StartWorkers(one()))
@@ -43,7 +43,7 @@ def test_higher_priority_first_of_tasks_and_of_workstreams() -> None:
 
 
 def test_of_tasks_that_become_ready_together_the_most_urgent_is_first() -> None:
-    stage = Stage(workers=one())
+    stage = KernelHarness(workers=one())
     stage.submit(flow(task("low"), task("mid", priority=5), task("high", priority=9)), "ready")
     assert stage.bodies() == ["high", "mid", "low"]
     after = [task("l", "gate"), task("m", "gate", priority=5, tool="t"), task("h", "gate", priority=9)]
@@ -52,7 +52,7 @@ def test_of_tasks_that_become_ready_together_the_most_urgent_is_first() -> None:
 
 
 def test_the_most_urgent_of_very_many_is_first_too() -> None:
-    stage = Stage(workers=one())
+    stage = KernelHarness(workers=one())
     many = [task(f"t{number}") for number in range(CHUNK + 1)]
     stage.submit(flow(*many, task("high", priority=9)), "ready")
     assert stage.bodies()[:2] == ["high", "t0"]
@@ -63,7 +63,7 @@ def test_the_most_urgent_of_very_many_is_first_too() -> None:
 
 
 def test_what_becomes_ready_as_a_limit_opens_is_weighed_with_what_waited_there() -> None:
-    stage = Stage(workers=one(5))
+    stage = KernelHarness(workers=one(5))
     stage.scripts["first"] = hangs
     tasks = [task("first", tool="t"), task("waits", tool="t"), task("next", "first", priority=1, tool="t")]
     stage.submit(flow(*tasks, tools={"t": Tool(max_parallel=1)}))
@@ -74,7 +74,7 @@ def test_what_becomes_ready_as_a_limit_opens_is_weighed_with_what_waited_there()
 
 def test_many_priorities_and_lanes_in_one_order() -> None:
     random = Random(3)
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     wanted: list[tuple[int, int, str]] = []
     for job in range(8):
         tasks = []
@@ -91,7 +91,7 @@ def test_many_priorities_and_lanes_in_one_order() -> None:
 
 
 def test_several_slots_that_open_at_once_go_to_the_best_of_all_lanes() -> None:
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     stage.submit(flow(task("a1", priority=9), task("a2", priority=1)), "a")
     stage.submit(flow(task("b1", priority=5)), "b")
     for name in ("a1", "a2", "b1"):
@@ -101,7 +101,7 @@ def test_several_slots_that_open_at_once_go_to_the_best_of_all_lanes() -> None:
 
 
 def test_requeued_work_keeps_its_old_place() -> None:
-    stage = Stage(workers=one())
+    stage = KernelHarness(workers=one())
     stage.scripts |= {"a": fails_until(2), "hog": hangs}
     stage.submit(
         flow(task("a", retry=Retry(max_attempts=2, base_delay=1, jitter=0)), task("hog"), task("c"), task("d"))
@@ -114,7 +114,7 @@ def test_requeued_work_keeps_its_old_place() -> None:
     assert stage.bodies() == ["a", "hog", "a", "c", "d"]
 
 
-def most_at_once(stage: Stage, ids: set[str]) -> int:
+def most_at_once(stage: KernelHarness, ids: set[str]) -> int:
     """How many of these tasks ran at the same time, at most."""
     now = most = 0
     for t in stage.kept.transitions:
@@ -124,7 +124,7 @@ def most_at_once(stage: Stage, ids: set[str]) -> int:
     return most
 
 
-def run_all(stage: Stage) -> None:
+def run_all(stage: KernelHarness) -> None:
     """End what runs, one after the other, until nothing does."""
     while stage.running:
         stage.end(next(iter(stage.running)))
@@ -132,7 +132,7 @@ def run_all(stage: Stage) -> None:
 
 
 def test_max_parallel_of_a_workstream() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     names = [f"t{n}" for n in range(9)]
     stage.scripts |= dict.fromkeys([*names, "other"], hangs)
     stage.submit(flow(*(task(name) for name in names), max_parallel=3))
@@ -145,7 +145,7 @@ def test_max_parallel_of_a_workstream() -> None:
 
 
 def test_the_limit_of_a_tool_holds_over_all_workstreams() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     tools = {"t": Tool(max_parallel=2)}
     for job in "ab":
         names = [f"{job}{n}" for n in range(4)]
@@ -159,7 +159,7 @@ def test_the_limit_of_a_tool_holds_over_all_workstreams() -> None:
 
 
 def test_a_lane_that_waits_for_two_limits_hands_the_free_slot_on() -> None:
-    stage = Stage(workers=one(2))
+    stage = KernelHarness(workers=one(2))
     stage.scripts |= {"hog": hangs, "tooled": hangs}
     tools = {"t": Tool(max_parallel=1)}
     stage.submit(flow(task("hog", tool="t"), tools=tools), "hogs")
@@ -173,7 +173,7 @@ def test_a_lane_that_waits_for_two_limits_hands_the_free_slot_on() -> None:
 
 
 def test_capabilities() -> None:
-    stage = Stage(workers=(*one(1, "gpu", "disk", name="big"), *one(1, name="small")))
+    stage = KernelHarness(workers=(*one(1, "gpu", "disk", name="big"), *one(1, name="small")))
     stage.scripts |= dict.fromkeys(["a", "b", "c", "d"], hangs)
     stage.submit(
         flow(
@@ -191,7 +191,7 @@ def test_capabilities() -> None:
 
 
 def test_a_worker_serves_all_its_pools_within_one_capacity() -> None:
-    stage = Stage(workers=one(2, "gpu"))
+    stage = KernelHarness(workers=one(2, "gpu"))
     names = [f"t{n}" for n in range(6)]
     stage.scripts |= dict.fromkeys(names, hangs)
     stage.submit(flow(*(task(name, capabilities=["gpu"] if n % 2 else []) for n, name in enumerate(names))))
@@ -202,7 +202,7 @@ def test_a_worker_serves_all_its_pools_within_one_capacity() -> None:
 
 
 def test_what_is_backing_off_occupies_neither_a_slot_nor_a_limit() -> None:
-    stage = Stage(workers=one())
+    stage = KernelHarness(workers=one())
     stage.scripts["a"] = fails_until(2)
     stage.submit(
         flow(
@@ -219,7 +219,7 @@ def test_a_decision_does_not_look_at_everybody_behind_a_limit() -> None:
     """Lanes looked at, for 40 and for 400 workstreams that wait for one slot."""
     looks: dict[int, float] = {}
     for jobs in (40, 400):
-        stage = Stage(workers=one())
+        stage = KernelHarness(workers=one())
         stage.scripts["hog"] = hangs
         stage.submit(flow(task("hog")), "hogs")
         for n in range(jobs):
@@ -236,13 +236,13 @@ def test_a_rebuilt_queue_is_the_same_queue() -> None:
     for _ in range(20):
         names = [f"t{n}" for n in range(8)]
         order = random.sample(names, 8)
-        stage = Stage(workers=one())
+        stage = KernelHarness(workers=one())
         stage.scripts |= dict.fromkeys(["hog", *(f"gate-{n}" for n in names)], hangs)
         spec: list[Task] = [task("hog")]
         for name in names:
             spec += [Task(f"gate-{name}", command=["x"]), task(name, f"gate-{name}")]
         gates: Any = (*one(), Worker("c", engine="command", capacity=8))
-        stage = Stage(workers=gates, scripts=stage.scripts)
+        stage = KernelHarness(workers=gates, scripts=stage.scripts)
         stage.submit(flow(*spec))
         for name in order:
             stage.end(stage.token(f"gate-{name}"))
@@ -256,7 +256,7 @@ def test_a_rebuilt_queue_is_the_same_queue() -> None:
 
 
 def test_nothing_is_kept_of_jobs_that_ended_behind_a_gate_that_never_opens() -> None:
-    stage = Stage(workers=one())
+    stage = KernelHarness(workers=one())
     for n in range(10):
         job = stage.submit(flow(task("t", capabilities=["none"])), f"job{n}")
         stage.cancel(job)

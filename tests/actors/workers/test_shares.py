@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.actors.jobs_help import child, goes_on, waits
-from tests.actors.stage import Stage, flow, hangs, task
+from tests.actors.stage import KernelHarness, flow, hangs, task
 
 from callboard.actors.messages.commands import Pause
 from callboard.actors.messages.inputs import REBUILT, ToolShares
@@ -17,7 +17,7 @@ from callboard.actors.workers.tool_quota import ToolQuotas, ToolWant
 TOOLS = {"t": Tool(max_parallel=3)}
 
 
-class Node(Stage):
+class Node(KernelHarness):
     """A stage of a node, which counts how often it rings for shares."""
 
     def __init__(self, **more: Any) -> None:
@@ -54,11 +54,11 @@ def node(*tasks: Task, job_id: str = "job", stage: Node | None = None, **more: A
     return stage
 
 
-def limits(stage: Stage) -> tuple[int | None, str | None]:
+def limits(stage: KernelHarness) -> tuple[int | None, str | None]:
     return stage.breaker.limit
 
 
-def finish(stage: Stage, name: str) -> None:
+def finish(stage: KernelHarness, name: str) -> None:
     stage.end(stage.token(name))
     stage.settle()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.actors.jobs_help import goes_on, waits
-from tests.actors.stage import Stage, flow, hangs, task
+from tests.actors.stage import KernelHarness, flow, hangs, task
 
 from callboard.actors.kernel.transaction import Answer, Transaction
 from callboard.actors.messages.commands import LeaveTool, Pause, Reply, ResetBreaker, TripBreaker, UseTool
@@ -20,7 +20,7 @@ MANY = {"t": Tool(breaker=Breaker(failure_threshold=2, cooldown=60, ignore=["Val
 BAD = {"status": "failed", "error_type": "RuntimeError", "category": "unknown"}
 
 
-class Steps(Stage):
+class Steps(KernelHarness):
     """A stage of bodies that hang, whose steps use tools as the test says."""
 
     def __init__(self, *tasks: Task, tools: dict[str, Tool] | None = None, **more: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.actors.stage import Stage, flow, hangs, task
+from tests.actors.stage import KernelHarness, flow, hangs, task
 from tests.actors.workers.test_breaker import TOOLS, use
 
 from callboard.actors.messages.inputs import REBUILT
@@ -13,12 +13,12 @@ from callboard.actors.spec.model import Breaker, Defaults, Retry, Task, Tool, Wo
 MINE = {"t": Tool(max_parallel=1, breaker=Breaker(failure_threshold=7, cooldown="2m"))}
 
 
-def conflicts(stage: Stage) -> list[str]:
+def conflicts(stage: KernelHarness) -> list[str]:
     return [report for report in stage.reports if "asks for" in report]
 
 
 def test_the_last_workstream_that_says_how_decides_and_that_is_told() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(flow(use("a")), "one")
     assert (stage.breaker.failure_threshold, stage.breaker.said_by) == (5, None)
     stage.submit(flow(use("a"), tools=TOOLS), "two")
@@ -37,7 +37,7 @@ def test_the_last_workstream_that_says_how_decides_and_that_is_told() -> None:
 
 
 def test_what_the_runtime_says_of_a_tool_holds_whatever_workstreams_say() -> None:
-    stage = Stage(tools=MINE)
+    stage = KernelHarness(tools=MINE)
     assert (stage.breaker.failure_threshold, stage.breaker.cooldown, stage.breaker.said_by) == (7, 120, "runtime")
     stage.scripts |= {"a": hangs, "b": hangs}
     tools = {"t": Tool(max_parallel=2, breaker=Breaker(failure_threshold=2))}
@@ -50,7 +50,7 @@ def test_what_the_runtime_says_of_a_tool_holds_whatever_workstreams_say() -> Non
 
 
 def test_two_workstreams_that_want_different_numbers_at_a_time() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= dict.fromkeys("abcd", hangs)
     stage.submit(flow(use("a"), use("b"), tools={"t": Tool(max_parallel=1)}), "one")
     stage.submit(flow(use("c"), use("d"), tools={"t": Tool(max_parallel=2)}), "two")
@@ -60,11 +60,11 @@ def test_two_workstreams_that_want_different_numbers_at_a_time() -> None:
     ]
 
 
-def limits(stage: Stage) -> tuple[int | None, str | None]:
+def limits(stage: KernelHarness) -> tuple[int | None, str | None]:
     return stage.breaker.max_parallel, stage.breaker.limit_by
 
 
-def ends(stage: Stage, *names: str) -> None:
+def ends(stage: KernelHarness, *names: str) -> None:
     for name in names:
         (record,) = (one for one in stage.kept.of(TaskRecord) if one.name == name)
         stage.end(record.token)
@@ -72,7 +72,7 @@ def ends(stage: Stage, *names: str) -> None:
 
 
 def test_the_limit_of_a_tool_binds_workstreams_that_say_nothing_of_it() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= dict.fromkeys("abcde", hangs)
     stage.submit(flow(use("a"), use("b")), "silent")  # and these run already
     stage.submit(flow(task("c"), tools={"t": Tool(max_parallel=1)}), "says")  # uses it not itself
@@ -89,7 +89,7 @@ def test_the_limit_of_a_tool_binds_workstreams_that_say_nothing_of_it() -> None:
 
 
 def test_a_limit_rises_when_who_said_less_has_ended_and_all_start_that_then_may() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= dict.fromkeys("abcde", hangs)
     stage.submit(flow(use("a"), tools={"t": Tool(max_parallel=1)}), "strict")
     stage.submit(flow(*(use(name) for name in "bcde"), tools={"t": Tool(max_parallel=3)}), "wide")
@@ -99,7 +99,7 @@ def test_a_limit_rises_when_who_said_less_has_ended_and_all_start_that_then_may(
 
 
 def test_a_job_that_waits_lets_more_start_when_the_one_that_limited_it_has_ended_without_using_the_tool() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= dict.fromkeys("abc", hangs)
     stage.submit(flow(task("c"), tools={"t": Tool(max_parallel=1)}), "strict")
     stage.submit(flow(use("a"), use("b"), tools={"t": Tool(max_parallel=2)}), "wide")
@@ -109,7 +109,7 @@ def test_a_job_that_waits_lets_more_start_when_the_one_that_limited_it_has_ended
 
 
 def test_the_runtimes_limit_is_one_among_others_and_holds_as_long_as_it_says_it() -> None:
-    stage = Stage(tools={"t": Tool(max_parallel=2)})
+    stage = KernelHarness(tools={"t": Tool(max_parallel=2)})
     stage.scripts |= dict.fromkeys("abc", hangs)
     assert limits(stage) == (2, "runtime")
     stage.submit(flow(use("a"), tools={"t": Tool(max_parallel=1)}), "strict")
@@ -124,7 +124,7 @@ def test_the_runtimes_limit_is_one_among_others_and_holds_as_long_as_it_says_it(
 
 
 def test_the_limit_holds_after_a_restart_whether_who_said_it_lives_or_not() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= dict.fromkeys("abc", hangs)
     stage.submit(flow(use("a"), tools={"t": Tool(max_parallel=1)}), "says")
     ends(stage, "a")
@@ -138,7 +138,7 @@ def test_the_limit_holds_after_a_restart_whether_who_said_it_lives_or_not() -> N
 
 
 def test_an_undone_turn_forgets_no_limit() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.scripts |= dict.fromkeys("abc", hangs)
     stage.submit(flow(use("a"), tools={"t": Tool(max_parallel=1)}), "says")
     stage.kernel.recovery.rebuild()
@@ -148,7 +148,7 @@ def test_an_undone_turn_forgets_no_limit() -> None:
 
 
 def test_settings_hold_after_a_restart_and_the_runtimes_change_with_it() -> None:
-    stage = Stage()
+    stage = KernelHarness()
     stage.submit(flow(use("a"), tools=TOOLS))
     after = stage.after_crash()
     assert after.breaker.failure_threshold == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.actors.stage import Kept, Stage, flow, hangs, task
+from tests.actors.stage import Kept, KernelHarness, flow, hangs, task
 
 from callboard.actors.messages.commands import StartWorkers
 from callboard.actors.messages.inputs import Drain, StopWorkers, WorkerBeat, WorkerDied
@@ -15,7 +15,7 @@ TWO = (Worker("w", engine="loop", capacity=2),)
 
 
 def test_it_runs_at_most_its_capacity_and_every_slot_is_a_transition() -> None:
-    stage = Stage(workers=TWO)
+    stage = KernelHarness(workers=TWO)
     for name in "abc":
         stage.scripts[name] = hangs
     stage.submit(flow(task("a"), task("b"), task("c")))
@@ -38,14 +38,14 @@ def test_it_runs_at_most_its_capacity_and_every_slot_is_a_transition() -> None:
 
 
 def test_an_idle_one_shuts_down_at_once() -> None:
-    stage = Stage(workers=ONE)
+    stage = KernelHarness(workers=ONE)
     stage.send(StopWorkers())
     assert stage.path("w#1") == ["initializing", "idle", "shutdown"]
     assert stage.kernel.workers == {}
 
 
 def test_a_busy_one_finishes_what_it_runs_and_takes_nothing_new() -> None:
-    stage = Stage(workers=TWO)
+    stage = KernelHarness(workers=TWO)
     stage.scripts |= {"a": hangs, "b": hangs}
     stage.submit(flow(task("a"), task("b"), task("c")))
     stage.send(StopWorkers())
@@ -60,7 +60,7 @@ def test_a_busy_one_finishes_what_it_runs_and_takes_nothing_new() -> None:
 def test_one_that_stops_in_the_turn_in_which_it_was_chosen_finishes_the_task_and_takes_no_other() -> None:
     from callboard.actors.messages.commands import Cancel
 
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     stage.submit(flow(task("a"), task("b")))
     place = stage.task("b").place
     send, kernel = stage.kernel.send, stage.kernel
@@ -87,7 +87,7 @@ def test_one_that_stops_in_the_turn_in_which_it_was_chosen_finishes_the_task_and
 
 
 def test_each_start_is_a_new_incarnation() -> None:
-    stage = Stage(workers=ONE)
+    stage = KernelHarness(workers=ONE)
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a")))
     after = stage.after_crash()
@@ -101,14 +101,14 @@ def test_each_start_is_a_new_incarnation() -> None:
 
 @pytest.mark.parametrize("state", ["initializing", "idle", "busy", "draining"])
 def test_one_whose_process_is_gone_has_failed(state: str) -> None:
-    stage = Stage(workers=ONE)
+    stage = KernelHarness(workers=ONE)
     stage.scripts["a"] = hangs
     if state == "initializing":  # it never lasts, but a journal of another version may hold one
         kept = Kept()
         kept.records["worker", 1] = WorkerRecord(
             key=1, id="w#1", name="w", state="initializing", created_at=1.0, engine="loop", capacity=1
         )
-        assert Stage(workers=(), kept=kept).path("w#1") == ["failed"]
+        assert KernelHarness(workers=(), kept=kept).path("w#1") == ["failed"]
         return
     if state != "idle":
         stage.submit(flow(task("a")))
@@ -121,7 +121,7 @@ def test_one_whose_process_is_gone_has_failed(state: str) -> None:
 
 
 def test_a_drain_claims_nothing_more_and_lets_run_what_runs() -> None:
-    stage = Stage(workers=ONE)
+    stage = KernelHarness(workers=ONE)
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a"), task("b")))
     stage.send(Drain(stop=False))
@@ -132,7 +132,7 @@ def test_a_drain_claims_nothing_more_and_lets_run_what_runs() -> None:
 
 
 def test_one_with_processes_is_as_many_as_it_has_room_for() -> None:
-    stage = Stage(workers=(Worker("pool", engine="process", capacity=2),))
+    stage = KernelHarness(workers=(Worker("pool", engine="process", capacity=2),))
     assert [(w.record.id, w.record.capacity) for w in stage.kernel.workers.values()] == [
         ("pool-1#1", 1),
         ("pool-2#1", 1),
@@ -140,7 +140,7 @@ def test_one_with_processes_is_as_many_as_it_has_room_for() -> None:
 
 
 def test_engines_are_told_apart() -> None:
-    stage = Stage(workers=(*ONE, Worker("c", engine="command", capacity=1)))
+    stage = KernelHarness(workers=(*ONE, Worker("c", engine="command", capacity=1)))
     stage.submit(flow(Task("a", command=["true"]), task("b")))
     assert (stage.task("a").state, stage.state()) == ("completed", "completed")
     ran = {t.entity_id: t.worker_id for t in stage.kept.transitions if t.to_state == "running" and t.kind == "task"}
@@ -148,7 +148,7 @@ def test_engines_are_told_apart() -> None:
 
 
 def test_one_that_died_under_a_body_loses_it_and_is_followed_by_another() -> None:
-    stage = Stage(workers=ONE)
+    stage = KernelHarness(workers=ONE)
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a")))
     first = stage.token("a")

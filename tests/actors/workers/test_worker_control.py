@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.actors.stage import Script, Stage, flow, hangs, task
+from tests.actors.stage import KernelHarness, Script, flow, hangs, task
 
 from callboard.actors.kernel.transaction import KillWorker, StopWorker
 from callboard.actors.messages.commands import (
@@ -28,8 +28,8 @@ PAUSE, RESUME = PauseWorker("maintenance"), ResumeWorker("done")
 SHUT_DOWN, TERMINATE = ShutDownWorker("enough"), TerminateWorker("enough")
 
 
-def running(workers: tuple[Worker, ...], names: str = "ab", queued: str = "") -> Stage:
-    stage = Stage(workers=workers)
+def running(workers: tuple[Worker, ...], names: str = "ab", queued: str = "") -> KernelHarness:
+    stage = KernelHarness(workers=workers)
     engine = workers[0].engine
     for name in names + queued:
         stage.scripts[name] = hangs
@@ -37,11 +37,11 @@ def running(workers: tuple[Worker, ...], names: str = "ab", queued: str = "") ->
     return stage
 
 
-def tell(stage: Stage, message: Message) -> Exception | None:
+def tell(stage: KernelHarness, message: Message) -> Exception | None:
     return stage.command(stage.worker("w"), message)
 
 
-def end(stage: Stage, *names: str) -> None:
+def end(stage: KernelHarness, *names: str) -> None:
     for name in names:
         stage.end(stage.token(name))
     stage.settle()
@@ -74,7 +74,7 @@ def test_one_that_finished_everything_while_paused_is_idle_when_it_resumes() -> 
 
 
 def test_an_idle_one_cannot_be_paused() -> None:
-    stage = Stage(workers=LOOP)
+    stage = KernelHarness(workers=LOOP)
     refusal = tell(stage, PAUSE)
     assert isinstance(refusal, InvalidTransitionError)
     assert "'pause' was refused in state 'idle', since not 'told as running'" in str(refusal)
@@ -130,7 +130,7 @@ def test_a_draining_one_is_terminated_at_its_deadline(workers: tuple[Worker, ...
 @BOTH
 @pytest.mark.parametrize("state", ["idle", "busy", "paused", "draining"])
 def test_terminating_ends_it_at_once_and_what_it_runs_is_lost(workers: tuple[Worker, ...], state: str) -> None:
-    stage = running(workers, "a") if state != "idle" else Stage(workers=workers)
+    stage = running(workers, "a") if state != "idle" else KernelHarness(workers=workers)
     if state in {"paused", "draining"}:
         tell(stage, PAUSE if state == "paused" else SHUT_DOWN)
     assert stage.path("w#1")[-1] == state
@@ -143,7 +143,7 @@ def test_terminating_ends_it_at_once_and_what_it_runs_is_lost(workers: tuple[Wor
 
 
 def test_one_that_is_still_starting_can_be_terminated() -> None:
-    stage = Stage(workers=())
+    stage = KernelHarness(workers=())
     stage.silent.add("w")
     stage.send(StartWorkers(PROCESS))
     assert tell(stage, TERMINATE) is None
@@ -178,7 +178,7 @@ def test_an_ended_one_can_be_started_again_as_a_new_incarnation() -> None:
 
 
 def test_a_living_one_cannot_be_started() -> None:
-    stage = Stage(workers=LOOP)
+    stage = KernelHarness(workers=LOOP)
     stage.send(StartWorkers(LOOP, Reply(None)))
     refusal = stage.answers[-1][1]
     assert isinstance(refusal, InvalidTransitionError)
@@ -189,7 +189,7 @@ def test_a_living_one_cannot_be_started() -> None:
 # -- silence, paused and draining ----------------------------------------------------------------------------------
 
 
-def silent(stage: Stage) -> None:
+def silent(stage: KernelHarness) -> None:
     stage.silent.add("w")
     stage.advance(31)
     assert stage.path("w#1")[-1] == "unresponsive"
@@ -249,7 +249,7 @@ def exhausts(times: int) -> Script:
 
 
 def test_one_that_ran_out_of_resources_pauses_for_a_while_and_the_attempt_is_no_failure() -> None:
-    stage = Stage(workers=LOOP)
+    stage = KernelHarness(workers=LOOP)
     stage.scripts["a"] = exhausts(1)
     stage.submit(flow(task("a")))
     stage.advance(0)
@@ -266,7 +266,7 @@ def test_one_that_ran_out_of_resources_pauses_for_a_while_and_the_attempt_is_no_
 
 
 def test_a_task_that_always_runs_out_of_resources_is_given_up() -> None:
-    stage = Stage(workers=LOOP)
+    stage = KernelHarness(workers=LOOP)
     stage.scripts["a"] = exhausts(100)
     stage.submit(flow(task("a")))
     stage.advance(1000)
@@ -277,7 +277,7 @@ def test_a_task_that_always_runs_out_of_resources_is_given_up() -> None:
 
 def test_other_workers_are_not_given_at_once_what_ran_out_of_resources() -> None:
     pool = tuple(Worker(name, engine="loop", capacity=1) for name in "uvw")
-    stage = Stage(workers=pool)
+    stage = KernelHarness(workers=pool)
     stage.scripts["a"] = exhausts(2)
     stage.submit(flow(task("a")))
     began = stage.time
@@ -294,7 +294,7 @@ def test_other_workers_are_not_given_at_once_what_ran_out_of_resources() -> None
 
 
 def test_an_operators_pause_outlives_the_cooldown() -> None:
-    stage = Stage(workers=LOOP)
+    stage = KernelHarness(workers=LOOP)
     stage.scripts |= {"a": exhausts(1), "b": hangs}
     stage.submit(flow(task("b", timeout=10_000), task("a")))
     stage.advance(0)
@@ -306,7 +306,7 @@ def test_an_operators_pause_outlives_the_cooldown() -> None:
 
 
 def test_a_body_that_must_not_run_twice_fails_by_it() -> None:
-    stage = Stage(workers=LOOP)
+    stage = KernelHarness(workers=LOOP)
     stage.scripts["a"] = exhausts(1)
     stage.submit(flow(Task("a", run="m:f", on_loss="fail")))
     record = stage.task("a")
@@ -331,7 +331,7 @@ def passing(times: int, category: str = "transient") -> Script:
 
 @pytest.mark.parametrize(("times", "state", "attempts"), [(2, "completed", 3), (3, "failed", 3)])
 def test_a_passing_network_error_is_tried_three_times_in_all(times: int, state: str, attempts: int) -> None:
-    stage = Stage(workers=LOOP)
+    stage = KernelHarness(workers=LOOP)
     stage.scripts["a"] = passing(times)
     stage.submit(flow(task("a")))
     stage.advance(60)
@@ -341,7 +341,7 @@ def test_a_passing_network_error_is_tried_three_times_in_all(times: int, state: 
 
 
 def test_any_other_error_of_a_task_without_retry_is_final() -> None:
-    stage = Stage(workers=LOOP)
+    stage = KernelHarness(workers=LOOP)
     stage.scripts["a"] = passing(1, "unknown")
     stage.submit(flow(task("a")))
     stage.advance(60)

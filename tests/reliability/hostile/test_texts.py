@@ -72,7 +72,7 @@ async def endless() -> None:
     await anyio.sleep_forever()
 
 
-class Scene:
+class Everything:
     """A runtime with one of everything."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -93,7 +93,7 @@ class Scene:
         self.machine = await self.runtime.spawn(MachineActor(EXECUTION), name="m")
 
 
-Say = Callable[[Scene, Any], Any]
+Say = Callable[[Everything, Any], Any]
 SAID: dict[str, Say] = {
     "Runtime.task(name)": lambda on, text: on.runtime.task(work, name=text),
     "Runtime.task(aliases)": lambda on, text: on.runtime.task(work, aliases=[text]),
@@ -156,7 +156,7 @@ def said_by_all(handle: str, of: str, verb: str, words: tuple[str, ...]) -> None
     """Each of these words of a verb, which must be given who says it where that is asked for."""
     for word in words:
 
-        def say(on: Scene, text: Any, word: str = word) -> Any:
+        def say(on: Everything, text: Any, word: str = word) -> Any:
             given = {"by": "ana"} if verb in {"approve", "reject"} else {}
             return getattr(getattr(on, of), verb)(**{**given, word: text})
 
@@ -219,7 +219,7 @@ async def test_what_is_no_text_is_refused_by_whoever_is_given_it(said: str) -> N
     """One runtime refuses all of them, since what is refused changes nothing; that which may be taken comes last."""
     with anyio.fail_after(60):
         async with Runtime(drain_deadline=0) as runtime:
-            scene = Scene(runtime)
+            scene = Everything(runtime)
             await scene.set()
             for what in sorted(NO_TEXTS, key=lambda what: what == AT_HEART):
                 if (said, what) in RIGHT:

@@ -44,7 +44,7 @@ AGAIN = 5.0
 
 
 @dataclass
-class Told:
+class RunResult:
     """The result of a run, in seconds, statements and jobs."""
 
     at_rest: float = 0.0  # statements a second before the fault
@@ -82,12 +82,12 @@ class Growth:
         self.left = 0
         self.free_at = 0.0  # when the database has executed all statements so far
         self.asked = Counter[int]()  # statements, by second
-        self.told = Told()
+        self.told = RunResult()
         self.looks: list[tuple[float, int]] = []
         for node in range(nodes):
             heappush(self.looks, (self.random.random() * lease / RENEWALS, node))
 
-    def run(self) -> Told:
+    def run(self) -> RunResult:
         """Execute the run."""
         died = False
         while self.looks and self.looks[0][0] < LONGEST:
@@ -169,7 +169,7 @@ class Growth:
         self.told.takings += 1
         return now
 
-    def _tell(self) -> Told:
+    def _tell(self) -> RunResult:
         told, asked = self.told, self.asked
         told.at_rest = sum(asked[second] for second in range(30, int(BEFORE))) / (BEFORE - 30)
         happened = int(self.down[1] or BEFORE)

@@ -60,7 +60,7 @@ RESULTS = {name: f"result of {name}" for name in ("first", "second", "third")}
 Connect = Callable[[Path], sqlite3.Connection]
 
 
-class Scene:
+class FaultyRuntime:
     """A runtime on the journal at `path`, with its notices."""
 
     def __init__(self, path: Path, connect: Connect = connect_writer) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.reliability.storage.scene import LIMIT, RESULTS, Scene, fill, gates, small_disk
+from tests.reliability.storage.scene import LIMIT, RESULTS, FaultyRuntime, fill, gates, small_disk
 
 from callboard import HealthChecks, Runtime, Task, Workstream
 from callboard.machines.audit.audit import audit_lines
@@ -48,7 +48,7 @@ async def test_a_log_on_a_full_disk_holds_up_nothing_and_is_filled_in_when_there
     tmp_path: Path, disk: Path
 ) -> None:
     log = disk / "log.jsonl"
-    scene = Scene(tmp_path / "state.db")
+    scene = FaultyRuntime(tmp_path / "state.db")
     async with scene.running(jsonl=log) as runtime:
         ballast = fill(disk)
         gates["go on"].set()
@@ -68,7 +68,7 @@ async def test_a_log_on_a_full_disk_holds_up_nothing_and_is_filled_in_when_there
 
 async def test_a_log_on_a_full_disk_is_filled_in_by_the_next_start(tmp_path: Path, disk: Path) -> None:
     log, path = disk / "log.jsonl", tmp_path / "state.db"
-    scene = Scene(path)
+    scene = FaultyRuntime(path)
     async with scene.running(jsonl=log):
         ballast = fill(disk)
         gates["go on"].set()
@@ -109,7 +109,7 @@ async def test_a_log_that_is_harmed_while_nobody_writes_is_whole_after_the_next_
     tmp_path: Path, harm: str
 ) -> None:
     log, path = tmp_path / "log.jsonl", tmp_path / "state.db"
-    scene = Scene(path)
+    scene = FaultyRuntime(path)
     async with scene.running(jsonl=log):
         gates["go on"].set()
         await scene.job.wait()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.reliability.storage.scene import Scene, Shim, fill, gates, small_disk
+from tests.reliability.storage.scene import FaultyRuntime, Shim, fill, gates, small_disk
 
 from callboard import Actor, Runtime, Task, Workstream
 from callboard.runtime.commands.client import put
@@ -66,7 +66,7 @@ class Echo(Actor):
 
 async def test_a_full_disk_and_space_again(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "1m") as disk:
-        scene = Scene(disk / "state.db")
+        scene = FaultyRuntime(disk / "state.db")
         async with scene.running(outputs=tmp_path / "outputs") as runtime:
             ballast = fill(disk)
             await scene.broken("the disk is full")
@@ -87,7 +87,7 @@ async def test_a_full_disk_and_space_again(tmp_path: Path) -> None:
 
 async def test_a_file_that_may_not_grow_and_then_may(path: Path) -> None:
     shim = Shim()
-    scene = Scene(path, shim.connect)
+    scene = FaultyRuntime(path, shim.connect)
     async with scene.running():
         shim.pages = 1
         big = Workstream("big", tasks=[Task(f"t{number}", run=quick) for number in range(300)])
@@ -112,7 +112,7 @@ TELLS = {
 @pytest.mark.parametrize(("code", "words"), TELLS.items(), ids=lambda value: str(value).replace(" ", "-"))
 async def test_an_error_of_the_disk_and_its_end(path: Path, code: int, words: str) -> None:
     shim = Shim()
-    scene = Scene(path, shim.connect)
+    scene = FaultyRuntime(path, shim.connect)
     async with scene.running():
         shim.code = code
         assert str(path) in await scene.broken(words)
@@ -128,7 +128,7 @@ async def test_a_disk_that_takes_minutes_for_a_write_is_told_of_and_stops_nothin
     monkeypatch.setattr("callboard.runtime.journal.writer.GO_ON", 0.05)
     monkeypatch.setattr("callboard.runtime.host.SLOW_COMMIT", 0.05)
     shim = Shim()
-    scene = Scene(path, shim.connect)
+    scene = FaultyRuntime(path, shim.connect)
     async with scene.running() as runtime:
         echo = runtime.spawn(Echo, name="echo")
         shim.gate = threading.Event()
@@ -160,7 +160,7 @@ def unprivileged() -> Iterator[Path]:
 async def test_a_permission_that_is_lost_stops_the_next_start_and_not_this_one(unprivileged: Path) -> None:
     """A process keeps the right to an open file: so the runtime goes on, also past an error of the disk."""
     shim = Shim()
-    scene = Scene(unprivileged / "state.db", shim.connect)
+    scene = FaultyRuntime(unprivileged / "state.db", shim.connect)
     async with scene.running():
         scene.path.chmod(0o400)
         unprivileged.chmod(0o500)
@@ -190,7 +190,7 @@ connection.execute("ROLLBACK")
 
 @pytest.mark.skipif(sys.platform == "win32", reason="stopping is of Unix")
 async def test_another_program_is_stopped_while_it_holds_the_file_locked(path: Path) -> None:
-    scene = Scene(path)
+    scene = FaultyRuntime(path)
     async with scene.running():
         holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE)
         assert holder.stdout is not None
@@ -224,7 +224,7 @@ def spoil(path: Path) -> Callable[[], None]:
 
 async def test_pages_that_are_damaged_under_it(path: Path) -> None:
     shim = Shim()
-    scene = Scene(path, shim.connect)
+    scene = FaultyRuntime(path, shim.connect)
     async with scene.running() as runtime:
         put_back = spoil(path)
         shim.forgetful = True
@@ -269,7 +269,7 @@ def test_damage_anywhere_is_refused_in_plain_words_or_read_as_far_as_it_is_whole
 
 @pytest.mark.parametrize("endings", [["-wal"], ["-shm"], ["-wal", "-shm"]], ids=",".join)
 async def test_a_log_or_an_index_that_is_removed_is_mended(path: Path, endings: list[str]) -> None:
-    scene = Scene(path)
+    scene = FaultyRuntime(path)
     scene.patient = True
     async with scene.running() as runtime:
         before = await (await runtime.submit(QUICK, id="before")).wait()
@@ -289,7 +289,7 @@ async def test_a_log_or_an_index_that_is_removed_is_mended(path: Path, endings: 
 async def test_a_journal_that_is_removed_is_kept_beside_and_goes_on_under_its_name(
     path: Path, endings: list[str]
 ) -> None:
-    scene = Scene(path)
+    scene = FaultyRuntime(path)
     async with scene.running() as runtime:
         await (await runtime.submit(QUICK, id="before")).wait()
         for file in beside(path, *endings):
@@ -304,7 +304,7 @@ async def test_a_journal_that_is_removed_is_kept_beside_and_goes_on_under_its_na
 
 
 async def test_a_journal_that_is_moved_away_and_back(path: Path) -> None:
-    scene = Scene(path)
+    scene = FaultyRuntime(path)
     async with scene.running():
         path.rename(path.with_name("elsewhere"))
         await scene.broken("it was removed or moved away while it was in use. Put it back")
@@ -317,7 +317,7 @@ async def test_a_removed_journal_is_kept_beside_also_when_its_runtime_is_left(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("callboard.runtime.lifespan.closing.CLOSING", 0.2)
-    scene = Scene(path)
+    scene = FaultyRuntime(path)
     async with scene.running(drain_deadline=0.2):
         path.unlink()
         await scene.broken("state.db.saved")
@@ -333,7 +333,7 @@ async def test_another_journal_in_its_place_is_not_written(path: Path) -> None:
     other = path.with_name("other.db")
     async with Runtime(other) as runtime:
         await (await runtime.submit(CHAIN_OF_OTHERS, id="other")).wait()
-    scene = Scene(path)
+    scene = FaultyRuntime(path)
     async with scene.running():
         os.link(path, path.with_name("kept"))
         content = other.read_bytes()
@@ -346,7 +346,7 @@ async def test_another_journal_in_its_place_is_not_written(path: Path) -> None:
 
 
 async def test_an_older_copy_in_its_place_is_refused_since_it_lacks_what_was_acknowledged(path: Path) -> None:
-    scene = Scene(path)
+    scene = FaultyRuntime(path)
     async with scene.running() as runtime:
         copy = path.with_name("copy")
         with closing(sqlite3.connect(path)) as now, closing(sqlite3.connect(copy)) as then:
@@ -364,7 +364,7 @@ async def test_an_older_copy_in_its_place_is_refused_since_it_lacks_what_was_ack
 async def test_a_log_that_is_lost_while_nobody_runs_it_is_noticed_by_the_log_of_transitions(path: Path) -> None:
     """The journal cannot show transitions that were only in a lost -wal; the JSONL beside it shows them."""
     log = path.with_name("log.jsonl")
-    scene = Scene(path)
+    scene = FaultyRuntime(path)
     async with scene.running(jsonl=log):
         folder = path.with_name("copies")
         folder.mkdir()

@@ -28,7 +28,7 @@ IGNORING = ["sh", "-c", 'trap "" "$0"; exec "$@"']  # the last argument is the s
 PROGRAM = [sys.executable, "-c", "from callboard.runtime.cli import main; main()"]
 
 
-class Told(NamedTuple):
+class CommandResult(NamedTuple):
     """The result of a command: its exit code and output."""
 
     code: int
@@ -49,14 +49,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Told]:
+def cli(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., CommandResult]:
     """Run the command line in this process."""
 
-    def run(*args: str) -> Told:
+    def run(*args: str) -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["callboard", *args])
         capsys.readouterr()
         code = run_command(_app)
-        told = Told(code, *capsys.readouterr())
+        told = CommandResult(code, *capsys.readouterr())
         lines = told.everything.splitlines()
         assert not [line for line in lines if line.startswith("Traceback")]  # tracebacks of bodies are indented
         return told

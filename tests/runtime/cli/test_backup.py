@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Told
+from .conftest import CommandResult
 from .test_program import GATED, Program, _wait_for
 
-Cli = Callable[..., Told]
+Cli = Callable[..., CommandResult]
 
 
 def tokens(journal: Path) -> list[int]:

@@ -27,9 +27,9 @@ from callboard.runtime.cli import hints, words
 from callboard.runtime.cli.command_errors import CommandError
 from callboard.runtime.cli.spans import span
 
-from .conftest import PROGRAM, Told, environment
+from .conftest import PROGRAM, CommandResult, environment
 
-Cli = Callable[..., Told]
+Cli = Callable[..., CommandResult]
 
 GOOD = """
 name = "good"
@@ -82,7 +82,7 @@ def two_jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rows(told: Told) -> list[dict[str, Any]]:
+def rows(told: CommandResult) -> list[dict[str, Any]]:
     return [json.loads(line) for line in told.out.splitlines()]
 
 

@@ -36,9 +36,9 @@ from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.observation.progress_file import read_progress, write_progress
 from callboard.runtime.runtime import Runtime
 
-from .conftest import Terminal, Told
+from .conftest import CommandResult, Terminal
 
-Cli = Callable[..., Told]
+Cli = Callable[..., CommandResult]
 Program = Callable[..., "subprocess.Popen[str]"]
 
 

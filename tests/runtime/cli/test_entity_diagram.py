@@ -14,7 +14,7 @@ from callboard.machines.draw.chart import svg
 from callboard.machines.draw.diagram import ASIDE, PASSED, PRESENT, dot, mermaid
 from callboard.machines.draw.diagram import Path as Way
 
-from .conftest import Told
+from .conftest import CommandResult
 
 FILE = """\
 name = "a"
@@ -28,14 +28,14 @@ tool = "sh"
 
 
 @pytest.fixture
-def ran(folder: Path, cli: Callable[..., Told]) -> Callable[..., Told]:
+def ran(folder: Path, cli: Callable[..., CommandResult]) -> Callable[..., CommandResult]:
     """The command line, after a job J1 with a task that was tried twice."""
     (folder / "a.toml").write_text(FILE, encoding="utf-8")
     assert cli("run", "a.toml", "--id", "J1", "--plain").code == 0
     return cli
 
 
-def test_the_rows_that_a_task_took_are_told_with_their_times(ran: Callable[..., Told]) -> None:
+def test_the_rows_that_a_task_took_are_told_with_their_times(ran: Callable[..., CommandResult]) -> None:
     told = ran("diagram", "--entity", "J1/one")
     lines = told.out.splitlines()
     assert lines[0] == "stateDiagram-v2"
@@ -48,7 +48,7 @@ def test_the_rows_that_a_task_took_are_told_with_their_times(ran: Callable[..., 
     assert not any(line.startswith("    class held") for line in lines)
 
 
-def test_every_kind_of_entity_has_a_path(ran: Callable[..., Told]) -> None:
+def test_every_kind_of_entity_has_a_path(ran: Callable[..., CommandResult]) -> None:
     assert "class completed present" in ran("diagram", "--entity", "J1").out
     assert "class completed present" in ran("diagram", "--entity", "J1@1").out
     assert "class completed present" in ran("diagram", "--entity", "J1@1/one").out
@@ -57,7 +57,7 @@ def test_every_kind_of_entity_has_a_path(ran: Callable[..., Told]) -> None:
     assert all("present" in ran("diagram", "--entity", name).out for name in workers)
 
 
-def test_it_is_drawn_for_graphviz_and_as_svg_too(ran: Callable[..., Told]) -> None:
+def test_it_is_drawn_for_graphviz_and_as_svg_too(ran: Callable[..., CommandResult]) -> None:
     told = ran("diagram", "--entity", "J1/one", "--format", "dot").out
     assert f'"completed" [peripheries=2, style="rounded,filled", fillcolor="{PRESENT}"];' in told
     assert f'"retrying" [style="rounded,filled", fillcolor="{PASSED}"];' in told
@@ -68,7 +68,7 @@ def test_it_is_drawn_for_graphviz_and_as_svg_too(ran: Callable[..., Told]) -> No
     assert re.search(r"start at \d\d:\d\d:\d\d", told)
 
 
-def test_what_is_not_there_and_what_is_asked_wrongly_is_told(ran: Callable[..., Told]) -> None:
+def test_what_is_not_there_and_what_is_asked_wrongly_is_told(ran: Callable[..., CommandResult]) -> None:
     assert "There is no job 'nope'" in ran("diagram", "--entity", "nope").err
     assert "did you mean 'one'?" in ran("diagram", "--entity", "J1/on").err
     assert "There is no worker 'J1'" in ran("diagram", "--entity", "worker:J1").err
@@ -78,7 +78,7 @@ def test_what_is_not_there_and_what_is_asked_wrongly_is_told(ran: Callable[..., 
         assert "Name either a machine" in told.err
 
 
-def test_a_job_and_a_breaker_of_one_name_are_told_apart(folder: Path, cli: Callable[..., Told]) -> None:
+def test_a_job_and_a_breaker_of_one_name_are_told_apart(folder: Path, cli: Callable[..., CommandResult]) -> None:
     (folder / "a.toml").write_text(FILE, encoding="utf-8")
     cli("run", "a.toml", "--id", "sh", "--plain")
     told = cli("diagram", "--entity", "sh")
@@ -101,7 +101,7 @@ def test_without_a_path_a_machine_is_drawn_as_ever() -> None:
 
 
 def test_an_entity_whose_machine_is_not_known_here_is_drawn_from_its_path(
-    ran: Callable[..., Told], monkeypatch: pytest.MonkeyPatch
+    ran: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("callboard.runtime.cli.entity.MACHINES", {})
     told = ran("diagram", "--entity", "J1/one").out

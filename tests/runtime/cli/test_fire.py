@@ -13,9 +13,9 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from callboard import Approval, Fire, Lifecycle, Machine, Phase, Runtime, State, Task, Transition, Worker, Workstream
 from callboard.actors.spec.model import Breaker, Tool
 
-from .conftest import Told
+from .conftest import CommandResult
 
-Cli = Callable[..., Told]
+Cli = Callable[..., CommandResult]
 OWN = Machine(
     "ours", "new",
     states=[

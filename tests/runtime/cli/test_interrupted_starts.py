@@ -21,9 +21,9 @@ from callboard.runtime.lifespan.opening import Lifespan
 from callboard.runtime.lifespan.wiring import Wiring
 from callboard.runtime.web.http.serve import _Server
 
-from .conftest import Told
+from .conftest import CommandResult
 
-Cli = Callable[..., Told]
+Cli = Callable[..., CommandResult]
 HELD = """
 name = "held"
 [[tasks]]

@@ -38,9 +38,9 @@ from callboard import (
 )
 from callboard.machines.lifecycles.execution import EXECUTION
 
-from .conftest import Told
+from .conftest import CommandResult
 
-Cli = Callable[..., Told]
+Cli = Callable[..., CommandResult]
 
 REVIEW = """
 name = "review"

@@ -10,10 +10,10 @@ from typing import Any
 
 from callboard import Actor, Hook, Supervision, Task, Worker, Workstream
 
-from .conftest import Told
+from .conftest import CommandResult
 from .test_machines import running
 
-Cli = Callable[..., Told]
+Cli = Callable[..., CommandResult]
 
 
 class Echo(Actor):

@@ -16,12 +16,12 @@ import pytest
 
 from callboard.runtime.journal.sqlite.journal import SqliteReader
 
-from .conftest import PROGRAM, Terminal, Told, environment
+from .conftest import PROGRAM, CommandResult, Terminal, environment
 from .test_program import GATED, Program, _wait_for
 
 pytestmark = pytest.mark.slow
 
-Cli = Callable[..., Told]
+Cli = Callable[..., CommandResult]
 
 SHOWN: list[tuple[str, ...]] = [
     ("--help",),

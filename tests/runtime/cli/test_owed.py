@@ -14,10 +14,10 @@ import pytest
 from callboard import Alert, Fire, Hook, MachineActor, Task, Worker, Workstream
 from callboard.machines.lifecycles.execution import EXECUTION
 
-from .conftest import Told
+from .conftest import CommandResult
 from .test_machines import running
 
-Cli = Callable[..., Told]
+Cli = Callable[..., CommandResult]
 OWED = 6
 """Two hooks, and an alert of each transition that is an error."""
 WAITS = "echo run >> began; while [ ! -e gate ]; do sleep 0.01; done; echo $0 >> done"

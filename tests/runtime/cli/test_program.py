@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from tests.processes import runs
 
-from .conftest import PROGRAM, SRC, Terminal, Told, environment
+from .conftest import PROGRAM, SRC, CommandResult, Terminal, environment
 
-Cli = Callable[..., Told]
+Cli = Callable[..., CommandResult]
 Terminals = Callable[..., Terminal]
 Program = Callable[..., subprocess.Popen[str]]
 

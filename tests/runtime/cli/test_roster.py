@@ -23,9 +23,9 @@ from callboard.runtime.cli.roster import last_workers
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 from ..engines import process_bodies as bodies
-from .conftest import Told, environment
+from .conftest import CommandResult, environment
 
-Cli = Callable[..., Told]
+Cli = Callable[..., CommandResult]
 
 
 @pytest.fixture(params=[("asyncio", {"use_uvloop": False}), ("trio", {})], ids=["asyncio", "trio"])

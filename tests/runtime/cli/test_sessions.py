@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from .conftest import Told
+from .conftest import CommandResult
 
-Cli = Callable[..., Told]
+Cli = Callable[..., CommandResult]
 Program = Callable[..., "subprocess.Popen[str]"]
 PAGE = Path(__file__).parents[3] / "docs" / "sessions.md"
 _CHANGES = (

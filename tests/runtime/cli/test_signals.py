@@ -16,10 +16,10 @@ from tests.waiting import wait_until
 
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 
-from .conftest import Told
+from .conftest import CommandResult
 from .test_program import GATED, Program, Terminals, _wait_for
 
-Cli = Callable[..., Told]
+Cli = Callable[..., CommandResult]
 pytestmark = pytest.mark.laboratory
 
 BLOCKED = """

@@ -53,7 +53,7 @@ async def waits(task: TaskContext) -> str:
     return f"{task.task} of {task.job_id}"
 
 
-class Scene:
+class Nodes:
     """One database, one clock, and the nodes."""
 
     def __init__(self, lease: float = 15.0) -> None:

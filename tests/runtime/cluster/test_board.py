@@ -9,7 +9,7 @@ from tests.runtime.web.conftest import client_of
 
 from callboard import Approval, Fire, Machine, MachineActor, State, Task, Tool, Transition, Workstream
 
-from .scene import Scene, quick, waits
+from .scene import Nodes, quick, waits
 
 pytestmark = pytest.mark.anyio
 DOOR = Machine(
@@ -28,7 +28,7 @@ def anyio_backend() -> Any:
 
 
 async def test_the_limit_of_a_tool_is_shown_on_the_boards_of_all_nodes(anyio_backend: Any) -> None:
-    scene = Scene()
+    scene = Nodes()
     said = {"cc": Tool(max_parallel=3), "dd": Tool(max_parallel=2)}
     async with scene.runtime("a", tools=said), scene.runtime("b") as b, client_of(b) as client, scene.ticking():
 
@@ -45,7 +45,7 @@ async def test_the_limit_of_a_tool_is_shown_on_the_boards_of_all_nodes(anyio_bac
 
 
 async def test_the_jobs_of_all_nodes_are_shown_and_acted_on(anyio_backend: Any) -> None:
-    scene = Scene()
+    scene = Nodes()
     flow = Workstream("flow", tasks=[Task("x", run=quick, hold=Approval(people=1)), Task("z", run=waits)])
     async with scene.runtime("a") as a, scene.runtime("b") as b, client_of(b) as client, scene.ticking():
         job = await a.submit(flow, id="j")

@@ -14,7 +14,7 @@ from callboard.actors.machines import entity as machine_actor
 from callboard.actors.workers import tools
 from callboard.runtime.commands import idempotency as requests
 
-from .scene import Scene, quick
+from .scene import Nodes, quick
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("set_apart")]
 DOOR = Machine(
@@ -46,7 +46,7 @@ async def test_what_a_node_holds_does_not_grow(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(tools, "BREAKERS_KEPT", 10)
     monkeypatch.setattr(kernel, "KINDS_COUNTED", 10)
     monkeypatch.setattr(requests, "_REMEMBERED", 10)
-    scene = Scene()
+    scene = Nodes()
     counted = []
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         for begin in (0, 40):

@@ -25,14 +25,14 @@ from callboard.errors import (
 from callboard.runtime.errors import JournalError
 
 from .memory import MemoryNode
-from .scene import Scene, quick, waits
+from .scene import Nodes, quick, waits
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def scene() -> Scene:
-    return Scene()
+def scene() -> Nodes:
+    return Nodes()
 
 
 def held() -> Workstream:
@@ -55,7 +55,7 @@ async def picks(task: TaskContext) -> None:
     await waits(task)
 
 
-async def test_the_steps_of_a_body_elsewhere_are_those_so_far(scene: Scene) -> None:
+async def test_the_steps_of_a_body_elsewhere_are_those_so_far(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         job = await a.submit(Workstream("w", tasks=[Task("x", run=picks)], hold=Approval()), id="j")
         far = await b.job("j")
@@ -71,7 +71,7 @@ async def test_the_steps_of_a_body_elsewhere_are_those_so_far(scene: Scene) -> N
         assert await far.steps("x") == [kept]
 
 
-async def test_every_verb_takes_effect_where_the_job_runs(scene: Scene) -> None:
+async def test_every_verb_takes_effect_where_the_job_runs(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         tasks = [*held().tasks, Task("z", run=waits)]
         job = await a.submit(Workstream("w", tasks=tasks), id="j")
@@ -96,7 +96,7 @@ async def raises() -> None:
     raise ValueError("no such crate")
 
 
-async def test_attempts_and_what_bodies_raised_are_told_of_what_another_node_runs(scene: Scene) -> None:
+async def test_attempts_and_what_bodies_raised_are_told_of_what_another_node_runs(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         await a.submit(Workstream("w", tasks=[Task("x", run=raises)]), id="j")
         far = await b.job("j")
@@ -106,7 +106,7 @@ async def test_attempts_and_what_bodies_raised_are_told_of_what_another_node_run
         assert (tried.end, "in raises" in (tried.traceback or "")) == ("failed", True)
 
 
-async def test_refusals_are_those_of_the_node_that_runs_it(scene: Scene) -> None:
+async def test_refusals_are_those_of_the_node_that_runs_it(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         job = await a.submit(Workstream("w", tasks=[*held().tasks, Task("z", run=waits)]), id="j")
         far = await b.job("j")
@@ -134,7 +134,7 @@ async def test_refusals_are_those_of_the_node_that_runs_it(scene: Scene) -> None
             await far.cancel()
 
 
-async def test_its_events_are_all_told_until_its_end(scene: Scene) -> None:
+async def test_its_events_are_all_told_until_its_end(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         job = await a.submit(held(), id="j")
         far = await b.job("j")
@@ -147,7 +147,7 @@ async def test_its_events_are_all_told_until_its_end(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("by_a_loop", [False, True])
-async def test_looking_at_it_in_another_thread_has_it_read_on_its_own_loop(scene: Scene, by_a_loop: bool) -> None:
+async def test_looking_at_it_in_another_thread_has_it_read_on_its_own_loop(scene: Nodes, by_a_loop: bool) -> None:
     """A look from another thread starts no task there, which would break the runtime."""
     async with scene.runtime("a") as a, scene.runtime("b") as b:
         job = await a.submit(scene.waiting(), id="j")
@@ -178,7 +178,7 @@ async def test_looking_at_it_in_another_thread_has_it_read_on_its_own_loop(scene
         assert (a.is_open, b.is_open) == (True, True)
 
 
-async def test_looking_at_it_has_it_read_again(scene: Scene) -> None:
+async def test_looking_at_it_has_it_read_again(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b:
         job = await a.submit(scene.waiting(), id="j")
         far = await b.job("j")
@@ -189,7 +189,7 @@ async def test_looking_at_it_has_it_read_again(scene: Scene) -> None:
         assert job.ended
 
 
-async def test_what_ended_runs_again_on_whichever_node_was_asked(scene: Scene) -> None:
+async def test_what_ended_runs_again_on_whichever_node_was_asked(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         job = await a.submit(held(), id="j")
         await job.task("x").approve(by="ana")
@@ -204,7 +204,7 @@ async def test_what_ended_runs_again_on_whichever_node_was_asked(scene: Scene) -
         assert numbers == sorted(numbers)
 
 
-async def test_of_two_that_run_it_again_at_once_one_is_refused(scene: Scene) -> None:
+async def test_of_two_that_run_it_again_at_once_one_is_refused(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         job = await a.submit(scene.waiting(), id="j")
         await job.cancel()
@@ -225,7 +225,7 @@ async def test_of_two_that_run_it_again_at_once_one_is_refused(scene: Scene) -> 
         await (await b.job("j")).cancel(force=True)
 
 
-async def test_the_handle_of_a_run_stays_that_of_that_run(scene: Scene) -> None:
+async def test_the_handle_of_a_run_stays_that_of_that_run(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         job = await a.submit(scene.waiting(), id="j")
         far = await b.job("j")
@@ -238,7 +238,7 @@ async def test_the_handle_of_a_run_stays_that_of_that_run(scene: Scene) -> None:
         assert far.state == "cancelled"
 
 
-async def test_the_same_id_on_two_nodes_at_once_is_one_job(scene: Scene) -> None:
+async def test_the_same_id_on_two_nodes_at_once_is_one_job(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         handles: list[Any] = []
 
@@ -278,7 +278,7 @@ def once_reserved(node: MemoryNode, wanted: str, then: Callable[[], object]) -> 
     cluster.reserve = reserving  # type: ignore[method-assign]
 
 
-async def passing(scene: Scene, seconds: float) -> None:
+async def passing(scene: Nodes, seconds: float) -> None:
     """Have so much time pass, after all that can happen before."""
     until = scene.clock.monotonic() + seconds
     await scene.until(lambda: scene.clock.monotonic() >= until)
@@ -291,14 +291,14 @@ def not_taking(node: MemoryNode) -> None:
 
 @pytest.mark.parametrize("request_id", [None, "k"])
 async def test_an_id_is_free_where_who_reserved_it_was_cut_before_it_was_submitted(
-    scene: Scene, request_id: str | None
+    scene: Nodes, request_id: str | None
 ) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         with anyio.fail_after(PATIENCE):
             node = scene.nodes["a"]
             once_reserved(node, "j", partial(not_taking, node))
             async with anyio.create_task_group() as group:
-                group.start_soon(partial(a.submit, Scene.waiting(), id="j", request_id=request_id))
+                group.start_soon(partial(a.submit, Nodes.waiting(), id="j", request_id=request_id))
                 await scene.until(lambda: scene.base.reserved)
                 group.cancel_scope.cancel()
             job = await b.submit(held(), id="j", request_id=request_id)
@@ -308,7 +308,7 @@ async def test_an_id_is_free_where_who_reserved_it_was_cut_before_it_was_submitt
 
 
 async def test_an_id_is_free_where_the_kernel_refused_what_it_was_reserved_for(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit, broken = supervisor.submit, ["once"]
 
@@ -321,13 +321,13 @@ async def test_an_id_is_free_where_the_kernel_refused_what_it_was_reserved_for(
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         with anyio.fail_after(PATIENCE):
             with pytest.raises(ZeroDivisionError):
-                await a.submit(Scene.waiting(), id="j")
+                await a.submit(Nodes.waiting(), id="j")
             job = await b.submit(held(), id="j")
             assert not job.elsewhere
             assert (await a.submit(held(), id="j")).elsewhere
 
 
-async def test_what_was_submitted_before_its_caller_was_cut_keeps_its_id(scene: Scene) -> None:
+async def test_what_was_submitted_before_its_caller_was_cut_keeps_its_id(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         with anyio.fail_after(PATIENCE):
             node, given = scene.nodes["a"], list[Any]()
@@ -336,11 +336,11 @@ async def test_what_was_submitted_before_its_caller_was_cut_keeps_its_id(scene: 
                 node.cut_off()
 
             async def submit() -> None:
-                given.append(await b.submit(Scene.waiting(), id="j"))
+                given.append(await b.submit(Nodes.waiting(), id="j"))
 
             once_reserved(node, "j", unreached)  # so it is not durable before its caller is cut
             async with anyio.create_task_group() as group:
-                group.start_soon(partial(a.submit, Scene.waiting(), id="j"))
+                group.start_soon(partial(a.submit, Nodes.waiting(), id="j"))
                 await scene.until(lambda: "j" in a._services.host.kernel.jobs)
                 group.cancel_scope.cancel()
             async with anyio.create_task_group() as group:
@@ -355,7 +355,7 @@ async def test_what_was_submitted_before_its_caller_was_cut_keeps_its_id(scene: 
             assert scene.ran.began == [("j", 1)]
 
 
-async def test_the_next_submission_of_an_id_here_waits_until_it_was_given_back(scene: Scene) -> None:
+async def test_the_next_submission_of_an_id_here_waits_until_it_was_given_back(scene: Nodes) -> None:
     """Else it would rely on what is then given back, and another node could have the same id."""
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         with anyio.fail_after(PATIENCE):
@@ -374,7 +374,7 @@ async def test_the_next_submission_of_an_id_here_waits_until_it_was_given_back(s
             cluster.reserve, cluster.release = reserving, releasing  # type: ignore[method-assign]
             not_taking(node)
             async with anyio.create_task_group() as group:
-                group.start_soon(partial(a.submit, Scene.waiting(), id="j"))
+                group.start_soon(partial(a.submit, Nodes.waiting(), id="j"))
                 await scene.until(lambda: scene.base.reserved)
                 group.start_soon(partial(a.submit, held(), id="j"))
                 await passing(scene, 1)
@@ -385,7 +385,7 @@ async def test_the_next_submission_of_an_id_here_waits_until_it_was_given_back(s
             assert (await b.submit(held(), id="j")).elsewhere
 
 
-async def test_an_id_that_cannot_be_given_back_holds_up_nobody_on_its_node(scene: Scene) -> None:
+async def test_an_id_that_cannot_be_given_back_holds_up_nobody_on_its_node(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         with anyio.fail_after(PATIENCE):
             node, tried = scene.nodes["a"], list[str]()
@@ -397,7 +397,7 @@ async def test_an_id_that_cannot_be_given_back_holds_up_nobody_on_its_node(scene
             node.cluster.release = unreached  # type: ignore[method-assign]
             not_taking(node)
             async with anyio.create_task_group() as group:
-                group.start_soon(partial(a.submit, Scene.waiting(), id="j"))
+                group.start_soon(partial(a.submit, Nodes.waiting(), id="j"))
                 await scene.until(lambda: scene.base.reserved)
                 group.cancel_scope.cancel()
             await scene.until(lambda: tried)
@@ -406,7 +406,7 @@ async def test_an_id_that_cannot_be_given_back_holds_up_nobody_on_its_node(scene
             assert (await b.submit(held(), id="j")).elsewhere
 
 
-async def test_who_closes_meanwhile_is_told(scene: Scene) -> None:
+async def test_who_closes_meanwhile_is_told(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.ticking():
         await a.submit(held(), id="j")
         async with scene.runtime("b") as b:
@@ -436,7 +436,7 @@ DOOR = Machine(
 OTHER = Machine("window", initial="shut", states=[State("shut")], transitions=[], endless=True)
 
 
-async def test_a_machine_lives_on_the_node_that_spawned_it_first(scene: Scene) -> None:
+async def test_a_machine_lives_on_the_node_that_spawned_it_first(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         near = a.spawn(MachineActor(DOOR), name="door")
         assert (await near.ask(Fire("open"))).to_state == "open"
@@ -457,7 +457,7 @@ async def test_a_machine_lives_on_the_node_that_spawned_it_first(scene: Scene) -
             b.spawn(MachineActor(OTHER), name="door")
 
 
-async def test_a_name_spawned_on_two_nodes_at_once_is_one_machine(scene: Scene) -> None:
+async def test_a_name_spawned_on_two_nodes_at_once_is_one_machine(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         one, two = a.spawn(MachineActor(DOOR), name="door"), b.spawn(MachineActor(DOOR), name="door")
         assert (await one.ask(Fire("open"))).to_state == "open"
@@ -474,11 +474,11 @@ async def test_a_name_spawned_on_two_nodes_at_once_is_one_machine(scene: Scene) 
 
 
 async def spawns(task: TaskContext) -> str:
-    child = await task.submit(Scene.waiting(), name="c")
+    child = await task.submit(Nodes.waiting(), name="c")
     return (await child.wait()).raise_for_state().results["x"]
 
 
-async def test_a_child_that_runs_elsewhere_meanwhile_is_joined(scene: Scene) -> None:
+async def test_a_child_that_runs_elsewhere_meanwhile_is_joined(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         job = await a.submit(Workstream("w", tasks=[Task("t", run=spawns)]), id="p")
         await scene.until(lambda: scene.ran.began)
@@ -495,7 +495,7 @@ async def test_a_child_that_runs_elsewhere_meanwhile_is_joined(scene: Scene) -> 
         assert scene.ran.began == [("p/t/c", 1), ("p/t/c", 1)]
 
 
-async def test_the_id_of_a_child_is_free_where_its_body_ended_before_it_was_submitted(scene: Scene) -> None:
+async def test_the_id_of_a_child_is_free_where_its_body_ended_before_it_was_submitted(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.ticking():
         with anyio.fail_after(PATIENCE):
             node = scene.nodes["a"]
@@ -506,7 +506,7 @@ async def test_the_id_of_a_child_is_free_where_its_body_ended_before_it_was_subm
             node.backlog = 0
 
 
-async def test_events_are_sent_to_what_another_node_runs(scene: Scene) -> None:
+async def test_events_are_sent_to_what_another_node_runs(scene: Nodes) -> None:
     """By the inbox: judged, answered and refused where it runs, under the same keys as its verbs."""
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         tasks = [*held().tasks, Task("z", run=waits), Task("late", run=quick, depends_on=["z"])]

@@ -13,15 +13,15 @@ from callboard.errors import InvalidTransitionError, JobExists, RequestIdReused
 from callboard.runtime.handles import reruns
 from callboard.runtime.handles.jobs import JobHandle
 
-from .scene import Scene, waits
+from .scene import Nodes, waits
 
 pytestmark = pytest.mark.anyio
 Verb = Callable[[JobHandle, "str | None"], Awaitable[JobHandle]]
 
 
 @pytest.fixture
-def scene() -> Scene:
-    return Scene()
+def scene() -> Nodes:
+    return Nodes()
 
 
 async def fails_first(task: TaskContext) -> str:
@@ -84,7 +84,7 @@ class Turns:
 @VERBS
 @pytest.mark.parametrize("when", ["taken", "under way", "over"])
 async def test_it_is_one_however_far_the_first_one_is(
-    scene: Scene, verb: Verb, when: str, monkeypatch: pytest.MonkeyPatch
+    scene: Nodes, verb: Verb, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[JobHandle] = []
 
@@ -125,7 +125,7 @@ async def test_it_is_one_however_far_the_first_one_is(
         assert (await b.job("j")).record.runs == 3
 
 
-async def test_another_command_is_refused_all_the_same(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_command_is_refused_all_the_same(scene: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     refused: list[BaseException] = []
 
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
@@ -152,7 +152,7 @@ async def test_another_command_is_refused_all_the_same(scene: Scene, monkeypatch
 
 
 async def test_of_two_that_replace_it_one_does_and_the_other_is_told_so(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     came: list[JobHandle | JobExists] = []
 
@@ -192,7 +192,7 @@ async def test_of_two_that_replace_it_one_does_and_the_other_is_told_so(
         assert (job.state, far.state) == ("completed", "completed")  # those of the run that they were made for
 
 
-async def test_the_same_request_without_an_id_is_one_job_over_all_nodes(scene: Scene) -> None:
+async def test_the_same_request_without_an_id_is_one_job_over_all_nodes(scene: Nodes) -> None:
     found: list[JobHandle] = []
 
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():

@@ -14,18 +14,18 @@ from callboard.actors.messages.notices import Notice
 from callboard.errors import RuntimeClosed
 from callboard.runtime.errors import JournalError, LeaseLost
 
-from .scene import Scene, quick
+from .scene import Nodes, quick
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def scene() -> Scene:
-    return Scene()
+def scene() -> Nodes:
+    return Nodes()
 
 
 @asynccontextmanager
-async def fenced_in_the_end(scene: Scene, name: str, **settings: Any) -> AsyncGenerator[Runtime]:
+async def fenced_in_the_end(scene: Nodes, name: str, **settings: Any) -> AsyncGenerator[Runtime]:
     """A node that others fence before it is left."""
     with pytest.raises(RuntimeClosed) as told:
         async with scene.runtime(name, **settings) as runtime:
@@ -36,7 +36,7 @@ async def fenced_in_the_end(scene: Scene, name: str, **settings: Any) -> AsyncGe
     assert isinstance(told.value.__cause__, LeaseLost)
 
 
-async def test_what_a_silent_node_ran_goes_on_elsewhere_within_its_lease_and_two_seconds(scene: Scene) -> None:
+async def test_what_a_silent_node_ran_goes_on_elsewhere_within_its_lease_and_two_seconds(scene: Nodes) -> None:
     async with scene.runtime("b") as b:
         async with fenced_in_the_end(scene, "a", drain_deadline=1000) as a:
             job = await a.submit(scene.waiting(), id="j")
@@ -62,7 +62,7 @@ async def test_what_a_silent_node_ran_goes_on_elsewhere_within_its_lease_and_two
     assert scene.ran.ended == ["j"]
 
 
-async def test_a_task_that_waits_for_a_message_goes_on_waiting_on_another_node(scene: Scene) -> None:
+async def test_a_task_that_waits_for_a_message_goes_on_waiting_on_another_node(scene: Nodes) -> None:
     async with scene.runtime("b") as b, fenced_in_the_end(scene, "a", drain_deadline=1000) as a:
         tasks = [Task("paid", receive="payment", timeout="7d"), Task("signed", receive="signature")]
         await a.submit(Workstream("order", tasks=tasks), id="j")
@@ -94,7 +94,7 @@ async def all_of(events: AsyncIterator[Any], into: list[Any]) -> None:
         into += [event]
 
 
-async def test_events_on_a_node_that_was_fenced_do_not_end_as_if_all_were_told(scene: Scene) -> None:
+async def test_events_on_a_node_that_was_fenced_do_not_end_as_if_all_were_told(scene: Nodes) -> None:
     held = Workstream("held", tasks=[Task("x", run=quick, hold=Approval(people=1))])
     async with scene.runtime("b") as b:
         async with fenced_in_the_end(scene, "a") as a:
@@ -117,7 +117,7 @@ async def test_events_on_a_node_that_was_fenced_do_not_end_as_if_all_were_told(s
         assert {event.kind for event in came[1]} == {"task"}
 
 
-async def test_events_on_a_node_that_is_left_just_end(scene: Scene) -> None:
+async def test_events_on_a_node_that_is_left_just_end(scene: Nodes) -> None:
     async with scene.runtime("b") as b:
         async with scene.runtime("a") as a:
             job, theirs = await a.submit(scene.waiting(), id="j"), await b.submit(scene.waiting(), id="k")
@@ -130,7 +130,7 @@ async def test_events_on_a_node_that_is_left_just_end(scene: Scene) -> None:
                 await one.wait()
 
 
-async def test_a_fencing_is_told_as_that_alone(scene: Scene) -> None:
+async def test_a_fencing_is_told_as_that_alone(scene: Nodes) -> None:
     told: list[Any] = []
     async with scene.runtime("b"):
         async with fenced_in_the_end(scene, "a") as a:
@@ -149,7 +149,7 @@ async def test_a_fencing_is_told_as_that_alone(scene: Scene) -> None:
     assert [one.event for one in told if one.severity != "info"] == ["lease_lost"]
 
 
-async def test_a_submission_under_an_id_waits_for_the_database_as_one_without_does(scene: Scene) -> None:
+async def test_a_submission_under_an_id_waits_for_the_database_as_one_without_does(scene: Nodes) -> None:
     async with scene.runtime("a") as a:
         came: list[Any] = []
 
@@ -172,7 +172,7 @@ async def test_a_submission_under_an_id_waits_for_the_database_as_one_without_do
         assert scene.ran.began == [("j", 1)]
 
 
-async def test_a_submission_that_waits_for_the_database_ends_with_the_fencing(scene: Scene) -> None:
+async def test_a_submission_that_waits_for_the_database_ends_with_the_fencing(scene: Nodes) -> None:
     told: list[BaseException] = []
 
     async def submit(runtime: Runtime) -> None:
@@ -190,7 +190,7 @@ async def test_a_submission_that_waits_for_the_database_ends_with_the_fencing(sc
         assert [type(error.__cause__) for error in told] == [LeaseLost]
 
 
-async def test_a_result_that_comes_after_the_fencing_is_not_taken(scene: Scene) -> None:
+async def test_a_result_that_comes_after_the_fencing_is_not_taken(scene: Nodes) -> None:
     async with scene.runtime("b", workers=()) as b:
         async with fenced_in_the_end(scene, "a") as a:
             await a.submit(scene.waiting(), id="j")
@@ -205,7 +205,7 @@ async def test_a_result_that_comes_after_the_fencing_is_not_taken(scene: Scene) 
         assert [row.event for row in rows if row.kind == "task"].count("succeed") == 0
 
 
-async def test_the_handle_goes_on_when_this_node_takes_the_job_over(scene: Scene) -> None:
+async def test_the_handle_goes_on_when_this_node_takes_the_job_over(scene: Nodes) -> None:
     async with scene.runtime("b") as b, fenced_in_the_end(scene, "a") as a:
         await a.submit(
             Workstream("w", tasks=[Task("x", run=quick, hold=Approval(people=1)), *scene.waiting("y").tasks]), id="j"
@@ -234,7 +234,7 @@ async def test_the_handle_goes_on_when_this_node_takes_the_job_over(scene: Scene
         assert [event async for event in far.events(notices=False)] == came
 
 
-async def test_jobs_are_spread_over_the_rest_each_once(scene: Scene) -> None:
+async def test_jobs_are_spread_over_the_rest_each_once(scene: Nodes) -> None:
     async with scene.runtime("b") as b, scene.runtime("c") as c:
         async with fenced_in_the_end(scene, "a") as a:
             ids = [f"j{number}" for number in range(8)]
@@ -259,7 +259,7 @@ async def only_here() -> str:
 
 
 def only_there(name: str = "x") -> Workstream:
-    return Workstream("only-there", tasks=[*Scene.waiting("y").tasks, Task(name, run=only_here, depends_on=["y"])])
+    return Workstream("only-there", tasks=[*Nodes.waiting("y").tasks, Task(name, run=only_here, depends_on=["y"])])
 
 
 async def notices_of(runtime: Runtime, events: Any) -> list[Notice]:
@@ -267,7 +267,7 @@ async def notices_of(runtime: Runtime, events: Any) -> list[Notice]:
     return [event async for event in events if isinstance(event, Notice) and event.event == "not_taken_over"]
 
 
-async def test_who_has_not_got_the_functions_leaves_jobs_to_who_has(scene: Scene) -> None:
+async def test_who_has_not_got_the_functions_leaves_jobs_to_who_has(scene: Nodes) -> None:
     async with scene.runtime("plain") as plain, scene.runtime("z") as z:
         z.task(only_here)
         events = plain.events(kind="runtime")
@@ -293,7 +293,7 @@ async def test_who_has_not_got_the_functions_leaves_jobs_to_who_has(scene: Scene
         assert len(left) == len(set(left))
 
 
-async def test_who_is_alone_takes_what_it_cannot_run_which_waits(scene: Scene) -> None:
+async def test_who_is_alone_takes_what_it_cannot_run_which_waits(scene: Nodes) -> None:
     async with scene.runtime("plain") as plain, fenced_in_the_end(scene, "a") as a:
         a.task(only_here)
         await a.submit(only_there(), id="j")
@@ -309,7 +309,9 @@ async def test_who_is_alone_takes_what_it_cannot_run_which_waits(scene: Scene) -
         assert job.state == "completed"
 
 
-async def test_what_nobody_can_run_is_left_without_asking_all_the_time_until_somebody_can(scene: Scene) -> None:
+async def test_what_nobody_can_run_is_left_without_asking_all_the_time_until_somebody_can(
+    scene: Nodes,
+) -> None:
     async with scene.runtime("plain") as plain, scene.runtime("bare") as bare:
         async with fenced_in_the_end(scene, "a") as a:
             a.task(only_here)
@@ -330,7 +332,7 @@ async def test_what_nobody_can_run_is_left_without_asking_all_the_time_until_som
         assert plain.recovered[0].state == "completed"
 
 
-async def test_until_what_cannot_be_run_is_given_back_nothing_else_is_gone_on_with(scene: Scene) -> None:
+async def test_until_what_cannot_be_run_is_given_back_nothing_else_is_gone_on_with(scene: Nodes) -> None:
     async with scene.runtime("plain") as plain, scene.runtime("z") as z:
         z.task(only_here)
         cluster, given = scene.nodes["plain"].cluster, []
@@ -359,7 +361,7 @@ async def test_until_what_cannot_be_run_is_given_back_nothing_else_is_gone_on_wi
         assert scene.base.orphans() == [("job", given[0][0])]
 
 
-async def test_who_leaves_hands_over_at_once_and_tries_are_given_back(scene: Scene) -> None:
+async def test_who_leaves_hands_over_at_once_and_tries_are_given_back(scene: Nodes) -> None:
     async with scene.runtime("b") as b:
         async with scene.runtime("a") as a:
             await a.submit(scene.waiting(), id="j")
@@ -371,7 +373,7 @@ async def test_who_leaves_hands_over_at_once_and_tries_are_given_back(scene: Sce
         assert (record.lost_attempts, record.failed_attempts, scene.ran.began) == (0, 0, [("j", 1), ("j", 2)])
 
 
-async def test_who_drains_takes_nothing(scene: Scene) -> None:
+async def test_who_drains_takes_nothing(scene: Nodes) -> None:
     async with scene.runtime("b") as b, scene.runtime("c") as c:
         async with scene.runtime("a") as a:
             for name in ("j", "k"):
@@ -381,14 +383,14 @@ async def test_who_drains_takes_nothing(scene: Scene) -> None:
         assert b.recovered == []
 
 
-async def test_a_start_goes_on_with_what_nobody_owns(scene: Scene) -> None:
+async def test_a_start_goes_on_with_what_nobody_owns(scene: Nodes) -> None:
     async with scene.runtime("a") as a:
         await a.submit(scene.waiting(), id="j")
     async with scene.runtime("b") as b:
         assert [job.id for job in b.recovered] == ["j"]
 
 
-async def test_a_node_that_does_not_reach_the_database_goes_on_when_it_does(scene: Scene) -> None:
+async def test_a_node_that_does_not_reach_the_database_goes_on_when_it_does(scene: Nodes) -> None:
     notices: list[Notice] = []
     async with scene.runtime("a") as a:
         events = a.events(kind="runtime")
@@ -410,7 +412,7 @@ async def test_a_node_that_does_not_reach_the_database_goes_on_when_it_does(scen
     ]  # fmt: skip
 
 
-async def test_nodes_are_told_of_one_another(scene: Scene) -> None:
+async def test_nodes_are_told_of_one_another(scene: Nodes) -> None:
     async with scene.runtime("b") as b:
         events = b.events(kind="runtime")
         async with scene.runtime("c") as c:
@@ -440,7 +442,7 @@ DOOR = Machine(
 )
 
 
-async def test_a_machine_is_taken_over_and_its_references_go_on(scene: Scene) -> None:
+async def test_a_machine_is_taken_over_and_its_references_go_on(scene: Nodes) -> None:
     async with scene.runtime("b") as b, fenced_in_the_end(scene, "a") as a:
         near = a.spawn(MachineActor(DOOR), name="door")
         await scene.until(lambda: scene.base.disk.journal.machine("door") is not None)
@@ -451,7 +453,7 @@ async def test_a_machine_is_taken_over_and_its_references_go_on(scene: Scene) ->
         assert near.state == "shut"
 
 
-async def test_a_command_for_a_dead_node_waits_for_who_takes_over(scene: Scene) -> None:
+async def test_a_command_for_a_dead_node_waits_for_who_takes_over(scene: Nodes) -> None:
     async with scene.runtime("b") as b, fenced_in_the_end(scene, "a") as a:
         await a.submit(scene.waiting(), id="j")
         await scene.until(lambda: scene.ran.began)

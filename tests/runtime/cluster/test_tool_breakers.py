@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.actors.stage import Stage, fails, flow, hangs, task
+from tests.actors.stage import KernelHarness, fails, flow, hangs, task
 
 from callboard.actors.messages.commands import Command, Reply, ResetBreaker, TripBreaker
 from callboard.actors.records.transition import as_event
@@ -31,13 +31,13 @@ class Nodes:
 
     def __init__(self, *names: str) -> None:
         self.row: ToolState | None = None
-        self.stages = {name: Stage(node=name) for name in names or NAMES}
+        self.stages = {name: KernelHarness(node=name) for name in names or NAMES}
         self.deaf: set[str] = set()
         self.gone: set[str] = set()
         self.written: list[tuple[str, str]] = []
         self.jobs = 0
 
-    def __getitem__(self, name: str) -> Stage:
+    def __getitem__(self, name: str) -> KernelHarness:
         return self.stages[name]
 
     def breaker(self, name: str) -> BreakerActor:

@@ -13,7 +13,7 @@ from callboard.actors.workers.tool_quota import ToolQuotas
 from callboard.runtime.cluster.tools import IDLE
 from callboard.runtime.journal.sharing import TURN
 
-from .scene import Scene
+from .scene import Nodes
 from .test_taking_over import fenced_in_the_end
 
 pytestmark = pytest.mark.anyio
@@ -55,10 +55,10 @@ async def uses(task: TaskContext) -> None:
 
 
 @pytest.fixture
-def scene() -> Scene:
+def scene() -> Nodes:
     global users  # noqa: PLW0603 - bodies are found by their import path
     users = Users()
-    return Scene()
+    return Nodes()
 
 
 def work(count: int, *, limit: int | None = LIMIT, name: str = "x", **more: object) -> Workstream:
@@ -67,12 +67,12 @@ def work(count: int, *, limit: int | None = LIMIT, name: str = "x", **more: obje
     return Workstream("w", tasks=tasks, tools={"cc": tool})
 
 
-def held(scene: Scene) -> dict[str, int]:
+def held(scene: Nodes) -> dict[str, int]:
     """Return the slots of the tool that each node holds."""
     return {name: claim.held for name, claim in sorted(scene.base.claims.get("cc", {}).items()) if claim.held}
 
 
-async def test_three_nodes_together_never_use_more_than_the_limit_and_all_is_done(scene: Scene) -> None:
+async def test_three_nodes_together_never_use_more_than_the_limit_and_all_is_done(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.runtime("c") as c, scene.ticking():
         jobs = [await one.submit(work(40), id=f"{name}-1") for name, one in zip(NAMES, (a, b, c), strict=True)]
         for job in jobs:
@@ -84,7 +84,7 @@ async def test_three_nodes_together_never_use_more_than_the_limit_and_all_is_don
 
 
 async def test_a_node_that_does_not_keep_to_its_share_would_be_found_out(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take = ToolQuotas.take
 
@@ -98,7 +98,7 @@ async def test_a_node_that_does_not_keep_to_its_share_would_be_found_out(
         assert users.most > LIMIT
 
 
-async def test_a_task_waits_no_longer_than_a_question_takes_where_slots_are_free(scene: Scene) -> None:
+async def test_a_task_waits_no_longer_than_a_question_takes_where_slots_are_free(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b"):
         job = await a.submit(work(3), id="a-1")
         with anyio.fail_after(60):  # no virtual time passes
@@ -110,7 +110,7 @@ async def test_a_task_waits_no_longer_than_a_question_takes_where_slots_are_free
         assert scene.base.shares_asked == asked  # it still had them
 
 
-async def test_slots_that_nobody_needs_come_back_after_a_while(scene: Scene) -> None:
+async def test_slots_that_nobody_needs_come_back_after_a_while(scene: Nodes) -> None:
     async with scene.runtime("a") as a:
         await (await a.submit(work(3), id="a-1")).wait()
         start = scene.clock.monotonic()
@@ -118,7 +118,7 @@ async def test_slots_that_nobody_needs_come_back_after_a_while(scene: Scene) -> 
         assert IDLE <= scene.clock.monotonic() - start <= IDLE + 11
 
 
-async def test_what_another_node_only_keeps_is_had_at_once(scene: Scene) -> None:
+async def test_what_another_node_only_keeps_is_had_at_once(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         await (await a.submit(work(3), id="a-1")).wait()
         start = scene.clock.monotonic()
@@ -129,7 +129,7 @@ async def test_what_another_node_only_keeps_is_had_at_once(scene: Scene) -> None
         users.go_on.set()
 
 
-async def test_where_others_wait_each_slot_that_comes_free_goes_on_at_once(scene: Scene) -> None:
+async def test_where_others_wait_each_slot_that_comes_free_goes_on_at_once(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b:
         users.held |= {f"{name}{n}" for name in "xy" for n in range(3)}
         await a.submit(work(3), id="a-1")
@@ -146,7 +146,7 @@ async def test_where_others_wait_each_slot_that_comes_free_goes_on_at_once(scene
         users.go_on.set()
 
 
-async def test_a_more_urgent_task_gets_the_next_slot_that_comes_free(scene: Scene) -> None:
+async def test_a_more_urgent_task_gets_the_next_slot_that_comes_free(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b:
         users.held |= {f"x{n}" for n in range(9)}
         await a.submit(work(9), id="a-1")
@@ -166,7 +166,7 @@ async def test_a_more_urgent_task_gets_the_next_slot_that_comes_free(scene: Scen
             await anyio.lowlevel.checkpoint()
 
 
-async def test_one_slot_goes_round(scene: Scene) -> None:
+async def test_one_slot_goes_round(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b:
         jobs = [await one.submit(work(800, limit=1), id=f"{name}-1") for name, one in (("a", a), ("b", b))]
         for _ in range(2):
@@ -180,7 +180,7 @@ async def test_one_slot_goes_round(scene: Scene) -> None:
             await job.cancel(force=True)
 
 
-async def test_what_a_fenced_node_had_is_free_and_what_runs_counts_until_then(scene: Scene) -> None:
+async def test_what_a_fenced_node_had_is_free_and_what_runs_counts_until_then(scene: Nodes) -> None:
     async with scene.runtime("b") as b, fenced_in_the_end(scene, "a") as lost:
         users.held |= {"x0", "x1"}
         await lost.submit(work(2), id="a-1")
@@ -195,7 +195,7 @@ async def test_what_a_fenced_node_had_is_free_and_what_runs_counts_until_then(sc
         users.go_on.set()
 
 
-async def test_where_the_answer_does_not_come_nothing_more_begins(scene: Scene) -> None:
+async def test_where_the_answer_does_not_come_nothing_more_begins(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         users.held |= {"x0"}
         await a.submit(work(1), id="a-1")
@@ -213,7 +213,7 @@ async def test_where_the_answer_does_not_come_nothing_more_begins(scene: Scene) 
         users.go_on.set()
 
 
-async def test_what_was_given_in_an_answer_that_did_not_come_is_given_back(scene: Scene) -> None:
+async def test_what_was_given_in_an_answer_that_did_not_come_is_given_back(scene: Nodes) -> None:
     async with scene.runtime("a") as a:
         scene.nodes["a"].cluster.answers_lost = True
         job = await a.submit(work(2), id="a-1")
@@ -241,7 +241,7 @@ def limit_of(runtime: Runtime) -> tuple[int | None, str | None]:
     return runtime.breaker("cc").record.limit
 
 
-async def test_a_limit_that_one_program_says_binds_the_nodes_whose_programs_do_not(scene: Scene) -> None:
+async def test_a_limit_that_one_program_says_binds_the_nodes_whose_programs_do_not(scene: Nodes) -> None:
     async with scene.runtime("a", **says()) as a, scene.runtime("b") as b, scene.ticking():
         jobs = [await one.submit(silent(40), id=f"{name}-1") for name, one in (("b", b), ("a", a))]
         for job in jobs:
@@ -250,7 +250,9 @@ async def test_a_limit_that_one_program_says_binds_the_nodes_whose_programs_do_n
         assert (limit_of(a), limit_of(b)) == ((LIMIT, "runtime"), (LIMIT, "the runtime of a"))
 
 
-async def test_a_limit_that_a_workstream_says_binds_those_that_use_the_tool_on_another_node(scene: Scene) -> None:
+async def test_a_limit_that_a_workstream_says_binds_those_that_use_the_tool_on_another_node(
+    scene: Nodes,
+) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         users.held |= {"y0"}
         await a.submit(work(1, name="y"), id="a-1")
@@ -266,7 +268,7 @@ async def test_a_limit_that_a_workstream_says_binds_those_that_use_the_tool_on_a
         assert (users.most, limit_of(b)) == (5, (5, "b-3"))
 
 
-async def test_who_says_a_limit_waits_for_those_who_use_the_tool_without_one(scene: Scene) -> None:
+async def test_who_says_a_limit_waits_for_those_who_use_the_tool_without_one(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b:
         users.held |= {f"x{n}" for n in range(10)}
         await b.submit(silent(10), id="b-1")
@@ -284,7 +286,9 @@ async def test_who_says_a_limit_waits_for_those_who_use_the_tool_without_one(sce
         assert users.most <= LIMIT
 
 
-async def test_what_the_runtime_of_a_node_said_holds_while_it_is_away_and_until_it_is_back(scene: Scene) -> None:
+async def test_what_the_runtime_of_a_node_said_holds_while_it_is_away_and_until_it_is_back(
+    scene: Nodes,
+) -> None:
     async with scene.runtime("b") as b:
         async with scene.runtime("a", **says()):
             pass
@@ -298,7 +302,7 @@ async def test_what_the_runtime_of_a_node_said_holds_while_it_is_away_and_until_
             assert (users.most, limit_of(b)) == (10, (None, None))
 
 
-async def test_a_tool_without_a_limit_is_asked_for_once_and_stands_for_no_question(scene: Scene) -> None:
+async def test_a_tool_without_a_limit_is_asked_for_once_and_stands_for_no_question(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b"), scene.ticking():
         for n in range(5):
             await (await a.submit(silent(10), id=f"a-{n}")).wait()
@@ -306,7 +310,9 @@ async def test_a_tool_without_a_limit_is_asked_for_once_and_stands_for_no_questi
         await scene.until(lambda: scene.base.claims == {"cc": {}})
 
 
-async def test_what_a_job_said_holds_while_the_node_that_ran_it_is_gone_and_where_it_goes_on(scene: Scene) -> None:
+async def test_what_a_job_said_holds_while_the_node_that_ran_it_is_gone_and_where_it_goes_on(
+    scene: Nodes,
+) -> None:
     async with scene.runtime("b") as b, fenced_in_the_end(scene, "a") as lost:
         users.held |= {"y0", *(f"x{n}" for n in range(8))}
         await lost.submit(work(1, name="y"), id="a-1")
@@ -325,7 +331,7 @@ async def test_what_a_job_said_holds_while_the_node_that_ran_it_is_gone_and_wher
 
 @pytest.mark.parametrize("limit", [None, LIMIT])
 async def test_a_tool_that_was_let_go_is_asked_for_again_at_once(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, limit: int | None
+    scene: Nodes, monkeypatch: pytest.MonkeyPatch, limit: int | None
 ) -> None:
     monkeypatch.setattr(tools, "BREAKERS_KEPT", 2)
     async with scene.runtime("a") as a, scene.runtime("b"):
@@ -345,7 +351,7 @@ def states(*runtimes: Runtime) -> list[str]:
     return [one.state for runtime in runtimes for one in runtime.breakers()]
 
 
-async def opened(scene: Scene, on: Runtime, *others: Runtime) -> None:
+async def opened(scene: Nodes, on: Runtime, *others: Runtime) -> None:
     """Have the breaker open everywhere, by failures on one node."""
     users.ill = True
     await (await on.submit(work(2, limit=None), id="a-ill")).wait()
@@ -353,7 +359,9 @@ async def opened(scene: Scene, on: Runtime, *others: Runtime) -> None:
     users.ill = False
 
 
-async def test_a_breaker_that_opens_on_one_node_is_open_on_all_and_one_of_them_tries_again(scene: Scene) -> None:
+async def test_a_breaker_that_opens_on_one_node_is_open_on_all_and_one_of_them_tries_again(
+    scene: Nodes,
+) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.runtime("c") as c:
         await opened(scene, a, b, c)
         assert b.breaker("cc").record.reason == "opened on a: 2 failures"
@@ -370,7 +378,7 @@ async def test_a_breaker_that_opens_on_one_node_is_open_on_all_and_one_of_them_t
         assert [change.state for change in scene.base.tool_changes] == ["open", "half_open", "closed"]
 
 
-async def test_a_node_that_starts_later_begins_with_the_state_that_there_is(scene: Scene) -> None:
+async def test_a_node_that_starts_later_begins_with_the_state_that_there_is(scene: Nodes) -> None:
     async with scene.runtime("a") as a:
         await opened(scene, a)
         async with scene.runtime("b") as b:
@@ -383,7 +391,7 @@ async def test_a_node_that_starts_later_begins_with_the_state_that_there_is(scen
             assert a.breaker("cc").record.reason == "closed on b: mended"
 
 
-async def test_an_operator_opens_it_on_a_node_that_has_never_used_it(scene: Scene) -> None:
+async def test_an_operator_opens_it_on_a_node_that_has_never_used_it(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         await (await a.submit(work(1, limit=None), id="a-1")).wait()
         with pytest.raises(LookupError):
@@ -394,7 +402,7 @@ async def test_an_operator_opens_it_on_a_node_that_has_never_used_it(scene: Scen
             await b._services.breaker_of("dd")
 
 
-async def test_when_the_node_that_tries_it_is_fenced_another_one_does(scene: Scene) -> None:
+async def test_when_the_node_that_tries_it_is_fenced_another_one_does(scene: Nodes) -> None:
     async with scene.runtime("b") as b, fenced_in_the_end(scene, "a") as lost:
         await opened(scene, lost, b)
         users.held |= {"x0"}

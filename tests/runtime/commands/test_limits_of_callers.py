@@ -61,7 +61,7 @@ def one(name: str, run: Callable[[], Awaitable[None]] = waits) -> Workstream:
     return Workstream(name, tasks=[Task("a", run=run, retry=Retry(max_attempts=1), tool="db")])
 
 
-class Stage:
+class BusyRuntime:
     """A runtime on such a journal, with a job that has failed and one that runs."""
 
     def __init__(self, journal: Silent, runtime: Runtime, failed: JobHandle, living: JobHandle) -> None:
@@ -69,7 +69,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(path: Path) -> AsyncGenerator[Stage]:
+async def staged(path: Path) -> AsyncGenerator[BusyRuntime]:
     journal = Silent(path)
     async with Runtime(journal, tools={"db": Tool(breaker=Breaker())}, drain_deadline=0) as runtime:
         failed = await runtime.submit(one("failing", fails), id="failed")
@@ -77,10 +77,10 @@ async def staged(path: Path) -> AsyncGenerator[Stage]:
         living = await runtime.submit(one("living"), id="living")
         await until(lambda: living.task("a").record.state == "running")
         await runtime.spawn(MachineActor(DOOR), name="door")  # the runtime looks for this name in the journal, too
-        yield Stage(journal, runtime, await runtime.job("failed"), living)
+        yield BusyRuntime(journal, runtime, await runtime.job("failed"), living)
 
 
-CALLS: dict[str, Callable[[Stage], Awaitable[object]]] = {
+CALLS: dict[str, Callable[[BusyRuntime], Awaitable[object]]] = {
     "the handle of a job": lambda on: on.runtime.job("failed"),
     "a job under an id": lambda on: on.runtime.submit(one("new"), id="new"),
     "a job under a key": lambda on: on.runtime.submit(one("new"), request_id="key"),

@@ -22,7 +22,7 @@ from callboard.errors import InvalidTransitionError
 pytestmark = pytest.mark.anyio
 
 
-class Scene:
+class Reports:
     """Records what the bodies and hooks of a test report."""
 
     def __init__(self) -> None:
@@ -30,12 +30,12 @@ class Scene:
         self.told: list[Any] = []
 
 
-scenes: list[Scene] = []
+scenes: list[Reports] = []
 
 
 @pytest.fixture
-def scene() -> Scene:
-    scenes.append(Scene())
+def scene() -> Reports:
+    scenes.append(Reports())
     return scenes[-1]
 
 
@@ -70,7 +70,7 @@ async def notes_on_the_loop(task: TaskContext) -> None:
 
 
 async def test_hooks_of_a_task_and_of_its_workstream_are_told_what_happened(
-    open_runtime: Callable[..., Runtime], scene: Scene, tmp_path: Path
+    open_runtime: Callable[..., Runtime], scene: Reports, tmp_path: Path
 ) -> None:
     program = "import os; open('told.json', 'a').write(os.environ['CALLBOARD_EVENT'] + chr(10))"
     command = Hook(command=[sys.executable, "-c", program])
@@ -99,7 +99,7 @@ async def test_hooks_of_a_task_and_of_its_workstream_are_told_what_happened(
 
 @pytest.mark.parametrize(("body", "error"), [(swallows, None), (raises_while_it_stops, "OSError: the lock is gone")])
 async def test_a_body_that_swallows_or_raises_is_cancelled_and_not_tried_again(
-    open_runtime: Callable[..., Runtime], scene: Scene, body: Callable[..., Any], error: str | None
+    open_runtime: Callable[..., Runtime], scene: Reports, body: Callable[..., Any], error: str | None
 ) -> None:
     with anyio.fail_after(60):
         async with open_runtime() as runtime:
@@ -118,7 +118,7 @@ IGNORES = (
 
 
 async def test_a_hook_that_ignores_sigterm_is_killed_at_the_deadline_and_the_next_never_runs(
-    open_runtime: Callable[..., Runtime], scene: Scene, tmp_path: Path
+    open_runtime: Callable[..., Runtime], scene: Reports, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "ready")
     stubborn = Hook(command=[sys.executable, "-c", IGNORES], timeout=20)
@@ -156,7 +156,7 @@ def never_ends() -> None:
 
 
 async def test_a_thread_body_that_never_ends_is_abandoned_and_its_place_is_free(
-    open_runtime: Callable[..., Runtime], scene: Scene
+    open_runtime: Callable[..., Runtime], scene: Reports
 ) -> None:
     for event in (in_thread, stuck):
         event.clear()
@@ -208,7 +208,7 @@ def saves_in_a_thread(task: TaskContext) -> None:
 
 
 async def test_the_next_attempt_finds_what_was_saved_and_so_does_who_looks_after_a_cancel(
-    open_runtime: Callable[..., Runtime], scene: Scene
+    open_runtime: Callable[..., Runtime], scene: Reports
 ) -> None:
     with anyio.fail_after(60):
         async with open_runtime() as runtime:
@@ -249,7 +249,7 @@ async def test_the_output_of_a_stopped_command_is_kept_or_not(
     assert [notice.facts for notice in notices] == ([{"path": str(path), "size": 10}] if kept else [])
 
 
-async def test_a_job_is_paused_and_goes_on(open_runtime: Callable[..., Runtime], scene: Scene) -> None:
+async def test_a_job_is_paused_and_goes_on(open_runtime: Callable[..., Runtime], scene: Reports) -> None:
     with anyio.fail_after(60):
         async with open_runtime() as runtime:
             job = await runtime.submit(

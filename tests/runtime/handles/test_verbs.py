@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.runtime.client.scenarios import DOORS, forever, gate, one, opened, said
 from tests.runtime.client.serving import Served, serve
-from tests.runtime.cluster.scene import Scene
+from tests.runtime.cluster.scene import Nodes
 
 from callboard import Approval, Runtime, Task, TaskContext, Tool, Worker, Workstream, step
 from callboard.actors.spec.model import Breaker
@@ -99,7 +99,7 @@ async def here(_: pytest.FixtureRequest) -> AsyncIterator[Place]:
 
 @asynccontextmanager
 async def node(_: pytest.FixtureRequest) -> AsyncIterator[Place]:
-    scene = Scene()
+    scene = Nodes()
     async with scene.runtime("a") as home, scene.runtime("b") as far, scene.ticking():
 
         async def until(job_id: str, task: str, state: str) -> None:

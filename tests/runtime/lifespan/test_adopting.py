@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.actors.stage import Stage, flow, hangs
+from tests.actors.stage import KernelHarness, flow, hangs
 from tests.runtime.cluster.memory import MemoryNode, Shared
 
 from callboard import Runtime, Task
@@ -24,7 +24,7 @@ def joining() -> MemoryNode:
 
 def left_by_a_dead_node(*names: str) -> Any:
     """Return the records of a node that died with these jobs, each in the middle of its first task."""
-    dead = Stage(node="web-1", epoch=1)
+    dead = KernelHarness(node="web-1", epoch=1)
     dead.scripts["a"] = hangs
     for name in names:
         dead.submit(flow(Task("a", run="f"), Task("b", run="f", depends_on=["a"])), name)

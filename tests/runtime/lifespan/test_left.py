@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from tests.runtime.cluster.scene import Scene
+from tests.runtime.cluster.scene import Nodes
 from tests.runtime.lifespan.test_trouble import Disk
 
 from callboard import Actor, Approval, Retry, Runtime, Task, TaskContext, Tool, Workstream
@@ -125,8 +125,8 @@ async def disk_full(path: Path) -> None:
 
 
 @asynccontextmanager
-async def of_a_node() -> AsyncGenerator[tuple[Scene, Runtime]]:
-    scene = Scene()
+async def of_a_node() -> AsyncGenerator[tuple[Nodes, Runtime]]:
+    scene = Nodes()
     with pytest.raises(RuntimeClosed):
         async with scene.runtime("a") as runtime, scene.ticking():
             await at_work(runtime)

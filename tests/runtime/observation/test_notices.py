@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 import structlog
-from tests.actors.stage import Stage, flow, hangs, task
+from tests.actors.stage import KernelHarness, flow, hangs, task
 
 from callboard import Dropped, Hook, Notice, Runtime, Task, Transitioned, Workstream
 from callboard.actors.records.entities import (
@@ -44,7 +44,7 @@ FAILING = Workstream("w", tasks=[Task("a", run=one, on_completed=[Hook(run=raise
 
 
 def test_an_actor_s_notice_leaves_with_its_turn() -> None:
-    stage = Stage(scripts={"a": hangs})
+    stage = KernelHarness(scripts={"a": hangs})
     stage.submit(flow(task("a")))
     entity = stage.actor("a")
     stage.kernel.turn.effects.clear()

@@ -229,7 +229,7 @@ def test_the_sections_hold_what_the_documents_print() -> None:
 
 # -- document 001's DAG file -------------------------------------------------------------------------------------------
 
-STAGES = [{"name": name, "command": ["true"]} for name in ("build", "test", "ship")]
+HARNESSES = [{"name": name, "command": ["true"]} for name in ("build", "test", "ship")]
 EDGES = {"build": [], "test": ["build"], "ship": ["build", "test"]}
 
 
@@ -248,12 +248,12 @@ def by_place(found: pytest.ExceptionInfo[SpecificationError]) -> dict[str, str]:
 
 def test_a_dag_says_what_depends_on_what_in_a_section_or_in_a_file(tmp_path: Path) -> None:
     dag = {"task_count": 3, "depends_on": EDGES}
-    inside = written(tmp_path / "inside.json", tasks=STAGES, dag=dag)
+    inside = written(tmp_path / "inside.json", tasks=HARNESSES, dag=dag)
     assert needs(specfile.load(inside).workstream) == EDGES
-    plain = written(tmp_path / "plain.json", tasks=STAGES)
+    plain = written(tmp_path / "plain.json", tasks=HARNESSES)
     beside = written(tmp_path / "dag.json", **dag)
     assert needs(specfile.load(plain, dag=beside).workstream) == EDGES
-    said = [{**task, "depends_on": EDGES[str(task["name"])][::-1]} for task in STAGES]
+    said = [{**task, "depends_on": EDGES[str(task["name"])][::-1]} for task in HARNESSES]
     assert needs(specfile.load(written(tmp_path / "both.json", tasks=said, dag=dag)).workstream) == EDGES
     with pytest.raises(SpecificationError, match="is given here and in"):
         specfile.load(inside, dag=beside)
@@ -282,7 +282,7 @@ def test_a_dag_says_what_depends_on_what_in_a_section_or_in_a_file(tmp_path: Pat
 def test_what_is_wrong_with_a_dag_is_told_where_it_is(
     tmp_path: Path, dag: dict[str, Any], place: str, says: str
 ) -> None:
-    path = written(tmp_path / "wrong.json", tasks=STAGES, dag=dag)
+    path = written(tmp_path / "wrong.json", tasks=HARNESSES, dag=dag)
     with pytest.raises(SpecificationError) as found:
         specfile.load(path)
     assert says in by_place(found)[place]
@@ -290,7 +290,7 @@ def test_what_is_wrong_with_a_dag_is_told_where_it_is(
 
 
 def test_a_dag_that_contradicts_a_task_is_refused(tmp_path: Path) -> None:
-    tasks = [STAGES[0], {**STAGES[1], "depends_on": ["build"]}, STAGES[2]]
+    tasks = [HARNESSES[0], {**HARNESSES[1], "depends_on": ["build"]}, HARNESSES[2]]
     path = written(tmp_path / "both.json", tasks=tasks, dag={"depends_on": {**EDGES, "test": []}})
     with pytest.raises(SpecificationError) as found:
         specfile.load(path)
@@ -298,7 +298,7 @@ def test_a_dag_that_contradicts_a_task_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_dag_file_that_is_none_by_itself_is_told_by_its_own_name(tmp_path: Path) -> None:
-    plain = written(tmp_path / "plain.json", tasks=STAGES)
+    plain = written(tmp_path / "plain.json", tasks=HARNESSES)
     beside = written(tmp_path / "dag.json", depends_on={"build": "test"}, more=1)
     with pytest.raises(SpecificationError, match=r"dag\.json") as found:
         specfile.load(plain, dag=beside)

@@ -20,7 +20,7 @@ DOOR = Machine(
 )  # fmt: skip
 
 
-class Told(NamedTuple):
+class TracedTransition(NamedTuple):
     """A transition, as a line of the trace shows it."""
 
     kind: str
@@ -65,13 +65,13 @@ def begun(lifecycle: str | None) -> Simulation:
     return sim
 
 
-def told(sim: Simulation) -> list[Told]:
+def told(sim: Simulation) -> list[TracedTransition]:
     """All transitions that the trace shows."""
     found = (LINE.fullmatch(line) for line in sim.trace.lines())
-    return [Told(*line.groups()) for line in found if line is not None]
+    return [TracedTransition(*line.groups()) for line in found if line is not None]
 
 
-def all_told(lifecycle: str | None) -> list[Told]:
+def all_told(lifecycle: str | None) -> list[TracedTransition]:
     """Return the lines of the trace about everything after the beginning."""
     with closing(begun(lifecycle)) as sim:
         before = len(told(sim))
@@ -80,7 +80,7 @@ def all_told(lifecycle: str | None) -> list[Told]:
         return told(sim)[before:]
 
 
-def some_of_each(lines: list[Told]) -> list[tuple[str, str]]:
+def some_of_each(lines: list[TracedTransition]) -> list[tuple[str, str]]:
     """An entity for each state of each kind, and the state."""
     found = {(line.kind, line.state): line.entity for line in lines}
     return [(entity, state) for (_, state), entity in found.items()]
