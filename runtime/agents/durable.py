@@ -40,6 +40,7 @@ def durable(
     name: str | None = None,
     model_retry: Retry | None = None,
     model_timeout: Duration | None = None,
+    model_tool: str | None = None,
     tool_retry: Retry | None = None,
     tool_timeout: Duration | None = None,
     tools: Mapping[str, ToolPolicy] | None = None,
@@ -51,7 +52,8 @@ def durable(
 
     agent: any agent of pydantic-ai; it stays as it is. name: of the agent in its steps (by default its own).
     model_retry, model_timeout: the tries of a model request (one unless set), and the time limit of one try (a
-    duration). tool_retry, tool_timeout: the same for tool calls and MCP calls. tools: policies of single tools, by
+    duration). model_tool: the name of the Callboard tool whose limit, rests and breaker the model requests share.
+    tool_retry, tool_timeout: tries and time limit of tool calls and MCP calls. tools: policies of single tools, by
     their names. approval: who must approve calls that need an approval (by default one person).
     event_stream_handler: gets the events of models and tools while they happen; those of a replay are not told again.
     emit: stream the text of the model by `task.emit`, while it answers.
@@ -62,7 +64,7 @@ def durable(
         if limit is not None:
             seconds(limit)  # raises now for what is no duration
     policies = Policies(
-        model=ToolPolicy(retry=model_retry, timeout=model_timeout),
+        model=ToolPolicy(retry=model_retry, timeout=model_timeout, tool=model_tool),
         tool=ToolPolicy(retry=tool_retry, timeout=tool_timeout, approval=approval),
         tools=dict(tools or {}),
     )

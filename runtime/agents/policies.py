@@ -14,13 +14,15 @@ class ToolPolicy:
     """How one tool of a durable agent is called. What it leaves out is as for the other tools.
 
     retry: the tries of its step (one unless set). timeout: of one try (a duration). approval: who must approve a call
-    that needs an approval. durable: False if the tool runs in the body and not as a step: so it may take steps, sleep,
-    and run other durable agents, and it runs again in each replay.
+    that needs an approval. tool: the name of the Callboard tool whose limit, rests and breaker its calls share.
+    durable: False if the tool runs in the body and not as a step: so it may take steps, sleep, and run other durable
+    agents, and it runs again in each replay.
     """
 
     retry: Retry | None = None
     timeout: Duration | None = None
     approval: Approval | None = None
+    tool: str | None = None
     durable: bool = True
 
 
@@ -41,5 +43,6 @@ class Policies:
             retry=own.retry or self.tool.retry,
             timeout=self.tool.timeout if own.timeout is None else own.timeout,
             approval=own.approval or self.tool.approval,
+            tool=own.tool,
             durable=own.durable,
         )

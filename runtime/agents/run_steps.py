@@ -71,7 +71,7 @@ class RunSteps:
             ran = True
             return await body()
 
-        step = Step(called, _name(name), policy.retry or ONCE, policy.timeout)
+        step = Step(called, _name(name), policy.retry or ONCE, policy.timeout, policy.tool)
         result, ended = await self._flow.call_dated(step, (self.run_id, call_id), {})
         self.live = ran
         self._last = max(self._last, ended)

@@ -13,7 +13,7 @@ import pytest
 from tests.runtime.engines.test_processes import environment
 from tests.waiting import until
 
-from callboard import Approval, JobHandle, Retry, Runtime, Task, TaskContext, Workstream, step
+from callboard import Approval, JobHandle, Retry, Runtime, Task, TaskContext, Tool, Workstream, step
 
 pytest.importorskip("pydantic_ai", reason='pydantic-ai is not installed: pip install "callboard[pydantic-ai]"')
 
@@ -366,6 +366,33 @@ def test_a_limit_that_is_no_duration_is_refused_at_once() -> None:
     for wrong in ({"model_timeout": "soon"}, {"tool_timeout": -1}, {"tools": {"a": ToolPolicy(timeout="x")}}):
         with pytest.raises((ValueError, TypeError), match=r"duration|negative|seconds"):
             durable(Agent(TestModel()), **wrong)  # type: ignore[arg-type]
+
+
+async def test_requests_and_calls_share_the_limit_and_the_breaker_of_a_tool() -> None:
+    at_once: list[int] = []
+    busy = 0
+
+    async def works(word: str) -> str:
+        nonlocal busy
+        busy += 1
+        at_once.append(busy)
+        await anyio.sleep(0.01)
+        busy -= 1
+        return word
+
+    agent = Agent(calling([call("search", word=word) for word in "abc"]))
+    agent.tool_plain(name="search")(works)
+    helper = durable(agent, model_tool="model", tools={"search": ToolPolicy(tool="search-api")})
+
+    async def body(task: TaskContext) -> str:
+        return (await helper.run("help")).output
+
+    async with Runtime(tools={"search-api": Tool(max_parallel=1)}) as runtime:
+        job = await started(runtime, body)
+        (await job.wait()).raise_for_state()
+        rows = await job.task("t").steps()
+    assert at_once == [1, 1, 1]
+    assert {row.name: row.tool for row in rows} == {"agent:agent": None, "model": "model", "tool:search": "search-api"}
 
 
 # -- approvals ---------------------------------------------------------------------------------------------------------
