@@ -5,6 +5,7 @@
 | `pytest` | all except those with a mark of `SLOW` | one for each test |
 | `pytest` with files, `-k` or `-m` | the named tests | all loops of each test |
 | `pytest --all` | all | all loops of each test |
+| `pytest --one-loop` with files, `-k` or `-m` | the named tests | one for each test |
 
 With one loop for each test, the test's name decides which one: about a third of the tests run on each loop, and the
 loop of a test is the same in every run.
@@ -31,6 +32,7 @@ _LOOPS = re.compile(r"\b(asyncio|uvloop|trio)\b")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option."""
     parser.addoption("--all", action="store_true", help="each test on each event loop, and what is slow, too")
+    parser.addoption("--one-loop", action="store_true", help="each of the named tests on one event loop")
     parser.addoption("--shard", metavar="N/M", help="of the tests that are not slow, run only the Nth of M parts")
 
 
@@ -60,11 +62,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect slow tests, and all loops of a test except one; or other shards."""
     if config.option.shard:
         _keep(config, items, _in_shard(config.option.shard, items))
-    if config.option.all:
+    if config.option.all and not config.option.one_loop:
         return
     loops: defaultdict[tuple[Any, ...], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if not _is_slow(item):
+        if config.option.all or not _is_slow(item):
             loops[_but_for_its_loop(item)].append(item)
     taken = {same[crc32(same[0].nodeid.encode()) % len(same)] for same in loops.values()}
     _keep(config, items, taken)

@@ -54,6 +54,11 @@ def test_who_names_tests_or_wants_all_has_all_of_them(inner: pytest.Pytester, op
     assert len(names(inner, *option)) == 3 * 20 + 1 + 3
 
 
+def test_one_loop_runs_each_of_the_named_tests_once(inner: pytest.Pytester) -> None:
+    assert len(names(inner, "--one-loop", "-m", "laboratory or not laboratory")) == 20 + 1 + 1
+    assert len(names(inner, "--one-loop", "-m", "laboratory")) == 1
+
+
 def test_shards_share_the_tests_and_each_has_what_is_slow(inner: pytest.Pytester) -> None:
     first, second = (names(inner, "--all", "--shard", shard) for shard in ("1/2", "2/2"))
     slow = {name for name in first if name.startswith("test_slow")}

@@ -109,6 +109,7 @@ def test_a_simulation_refuses_it() -> None:
         of_a_simulation(sim)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [["-m", "mypy", "--strict"], ["-m", "pyright", "--pythonpath", sys.executable]])
 def test_a_type_checker_tells_of_it(options: list[str]) -> None:
     files = [__file__, str(Path(__file__).parent / "handles" / "test_typed.py")]
