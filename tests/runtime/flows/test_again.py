@@ -323,6 +323,7 @@ async def test_a_late_step_of_a_round_that_has_ended_is_refused(open_runtime: Op
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # one loop: it takes a while
 async def test_nothing_grows_over_ten_thousand_rounds() -> None:
     measured: dict[int, int] = {}
 

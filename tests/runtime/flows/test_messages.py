@@ -410,6 +410,7 @@ async def test_a_given_up_receive_has_the_deadline_of_its_next_call(open_runtime
         with anyio.fail_after(120):
             while (await job.steps("t"))[0].due_at is None:
                 await anyio.sleep(0.005)
+        await waits_for(job, "a")
         clock.advance(3601)
         assert await result(job) == "nothing"
         assert [one.label for one in await job.steps("t")] == ["task.receive a"]
