@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import anyio
 import msgspec
 import pytest
 from tests.runtime.flows import bodies
-from tests.runtime.flows.dying import DIES
+from tests.runtime.flows.dying import DIES, killed_at_each_turn
 from tests.waiting import until
 
 from callboard import JobHandle, Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream, step
@@ -519,15 +517,6 @@ anyio.run(main)
 @pytest.mark.slow
 @pytest.mark.parametrize(("loop", "when"), [("asyncio", "commit"), ("asyncio", "_do"), ("trio", "_do")])
 def test_killed_at_any_instant_no_message_is_lost_or_received_twice(loop: str, when: str, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM.replace("anyio.run(main)", f"anyio.run(main, backend={loop!r})"))
-    for dies_at in range(1, 200):
-        command = [sys.executable, program, tmp_path, str(dies_at), when]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        if done.returncode == 0:
-            break
-        assert done.returncode == -9, done.stderr
-    assert dies_at > 5
-    assert done.stdout == "[0, 1, 2, 3]\n"
+    assert killed_at_each_turn(PROGRAM, loop, when, tmp_path) == "[0, 1, 2, 3]\n"
     lines = (tmp_path / "ran").read_text().splitlines()
     assert sorted(set(lines)) == ["0 0", "1 1", "2 2", "3 3"]  # a step that was cut runs again, with the same value
