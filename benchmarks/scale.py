@@ -176,7 +176,7 @@ def leases(run: Run) -> Iterator[Figure]:
     with database.fresh(run.address) as address:
         where = parse(address)
         prepare(where)
-        with closing(PostgresCluster(where, lambda _: Loaded(), name="node-1", lease=3600)) as node:
+        with closing(PostgresCluster(where, lambda _: Loaded(), lambda _: {}, name="node-1", lease=3600)) as node:
             for nodes in (1, 1_000):
                 before, began = database.spent(address), time.perf_counter()
                 for _ in range(count):

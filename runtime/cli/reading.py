@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TypeAlias, overload
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 from ...actors.records.entities import ApprovalRecord, JobRecord, WorkstreamRecord
 from ...actors.records.task import TaskRecord
 from ...machines import JOB
 from ...machines.keywords import did_you_mean
 from ..calling import Progress
-from ..errors import JournalMissing
+from ..cluster.live_progress import IN_AN_ATTEMPT
+from ..errors import JournalError, JournalMissing
 from ..journal import location as places
 from ..journal.contract import JournalQueries, Stored
 from ..journal.location import Database, Store, reader_of
@@ -23,6 +25,9 @@ from .boards import Board, Place
 from .command_errors import CommandError
 from .hints import hint
 from .machines import A_JOB, A_MACHINE
+
+if TYPE_CHECKING:
+    from ..journal.postgres.reader import PostgresReader
 
 LIVING = tuple(str(name) for name, state in JOB.states.items() if not state.terminal)
 
@@ -57,13 +62,18 @@ def nodes_by_job(place: Place, reader: JournalQueries, jobs: Sequence[JobRecord]
 def progress_at(place: Place, reader: JournalQueries) -> Callable[[TaskRecord], Progress | None]:
     """Return a function that tells what a task's running body has said of its progress; None if nothing is known.
 
-    A runtime that runs a journal's file writes it beside the file. Of a database nothing is known.
+    A runtime that runs a journal's file writes it beside the file; nodes write it into their database.
     """
     if isinstance(place, Board):
         from .overhttp import RemoteReader  # noqa: PLC0415 - an extra
 
         assert isinstance(reader, RemoteReader)  # noqa: S101 - `reading` makes one
         return reader.progress
+    if isinstance(place, Database):
+        from ..journal.postgres.reader import PostgresReader  # noqa: PLC0415 - an extra
+
+        assert isinstance(reader, PostgresReader)  # noqa: S101 - `reader_of` makes one
+        return partial(_in_database, reader)
     kept = read_progress(place) if isinstance(place, Path) else {}
     if kept and owner_of(place) is None:
         kept = {}  # it is of a runtime that was killed
@@ -73,6 +83,15 @@ def progress_at(place: Place, reader: JournalQueries) -> Callable[[TaskRecord], 
         return progress if token and token == task.token and task.finished_at is None else None
 
     return told
+
+
+def _in_database(reader: PostgresReader, task: TaskRecord) -> Progress | None:
+    if not task.token or task.state not in IN_AN_ATTEMPT:
+        return None
+    with suppress(JournalError):  # such as that of a standby: then nothing is known
+        token, progress = reader.progress([task.key]).get(task.key, (0, None))
+        return progress if token == task.token else None
+    return None
 
 
 def node_of(job: JobRecord, nodes: Nodes) -> str:

@@ -57,9 +57,9 @@ class JobDirectory:
                 raise LookupError(f"job {job_id!r} ({archived.state}) was archived in {archived.file}")
             raise LookupError(f"there is no job {job_id!r} in this journal")
         if record.finished_at is None and services.node is not None:
-            from .remote_jobs import RemoteJobCore, look  # noqa: PLC0415 - only where several nodes share a journal
+            from .remote_jobs import RemoteJobCore, look_live  # noqa: PLC0415 - only where several nodes share a journal
 
-            seen = await read(look, journal.reader, job_id)
+            seen = await read(look_live, services.node.cluster, journal.reader, job_id)
             if (actor := jobs.get(job_id)) is not None:  # this node may have taken over the job meanwhile
                 return self.handle(actor)
             if seen.job.finished_at is None:

@@ -525,8 +525,9 @@ class TaskHandle(TaskVerbs["JobHandle"]):
 
     @property
     def progress(self) -> Progress | None:
-        """What the running body has said last by `task.progress`; None if it said nothing, if no attempt runs, and for
-        a job that another node runs.
+        """What the running body has said last by `task.progress`; None if it said nothing, and if no attempt runs.
+
+        Of a job that another node runs, it is what was read last, at most a second or two old.
         """
         return core_of(self._job).progress(self.name)
 

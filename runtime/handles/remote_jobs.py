@@ -22,6 +22,7 @@ from ...actors.records.entities import JobRecord, WorkstreamRecord
 from ...actors.records.task import TaskRecord
 from ...actors.tasks.holds import HELD
 from ...actors.user_code import plain_text
+from ..cluster.live_progress import read_progress
 from ..cluster.node_context import Delays
 from ..cluster.polled_events import PolledSubscription
 from ..commands.idempotency import check_request_id
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from ...actors.messages.commands import Fire
     from ..calling import Progress
     from ..cluster.node_context import NodeContext
+    from ..journal.cluster import Cluster
     from ..observation.filters import EventFilter
     from ..observation.live import TextStream
     from .outcomes import Outcome
@@ -94,8 +96,11 @@ class RemoteJobCore(JobCore):
         return super().task_name(name)
 
     def progress(self, task: str) -> Progress | None:
-        """A task's progress, which is not known here while another node runs the task."""
-        return None if self.elsewhere else super().progress(task)
+        """A task's progress, as it was read last."""
+        if not self.elsewhere:
+            return super().progress(task)
+        self._glance()
+        return self._seen.progress.get(self.task_name(task))
 
     def emitted(self, task: str, token: int = 0, place: int = 0) -> TextStream:
         """The text that a body emits here. Raises RuntimeError while another node runs the job."""
@@ -138,7 +143,9 @@ class RemoteJobCore(JobCore):
             return
         began, self._looking = self._node.host.monotonic(), True
         try:
-            seen = await self._node.ask(look, self._node.host.journal.reader, self.id, self.last)
+            seen = await self._node.ask(
+                look_live, self._node.cluster, self._node.host.journal.reader, self.id, self.last
+            )
         finally:
             self._looking, self._looked_at = False, self._node.host.monotonic()
             self._took = self._looked_at - began
@@ -218,6 +225,15 @@ class RemoteJobRecords(msgspec.Struct, frozen=True):
     job: JobRecord
     tasks: list[TaskRecord]
     pending: list[PendingApproval] = []
+    progress: dict[str, Progress] = {}  # of running bodies, by the names of their tasks
+
+
+def look_live(cluster: Cluster, journal: Reader, job_id: str, known: JobRecord | None = None) -> RemoteJobRecords:
+    """Read a job as `look` does, and the progress of its running bodies. Blocks."""
+    seen = look(journal, job_id, known)
+    if seen.job.finished_at is not None:
+        return seen
+    return replace(seen, progress={task.name: told for task, told in read_progress(cluster, seen.tasks)})
 
 
 def look(journal: Reader, job_id: str, known: JobRecord | None = None) -> RemoteJobRecords:

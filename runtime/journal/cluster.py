@@ -37,6 +37,8 @@ from ...machines.audit import log
 from .contract import InboxRow
 
 if TYPE_CHECKING:
+    from ..calling import Progress
+    from .live import LiveProgress
     from .sharing import ToolClaim
 
 EPOCH = log.EPOCH
@@ -248,4 +250,23 @@ class Cluster(Protocol):
 
     def leave(self) -> None:
         """Release everything at the end: others take what is left at once."""
+        ...
+
+    def write_progress(self, told: Sequence[LiveProgress], over: Sequence[int]) -> int:
+        """Write what bodies of this node have said of their progress, and remove that of these tasks (by key).
+
+        Nothing of it is durable. Returns a number: where it is another one than at the write before, the database may
+        lack what was written until then.
+        """
+        ...
+
+    def read_progress(self, tasks: Sequence[int]) -> dict[int, tuple[int, Progress]]:
+        """The progress of these tasks (by key), whichever node runs them, each with the token of its attempt.
+
+        Raises JournalError also if it cannot be known, such as from a standby.
+        """
+        ...
+
+    def hide(self) -> None:
+        """Remove all that bodies of this node have shown."""
         ...

@@ -2,7 +2,8 @@
 
 Rules
 -----
-- The application's queries do not delay the runtime's own, and neither delays the lease of a node.
+- The application's queries do not delay the runtime's own, and neither delays the lease of a node. What running bodies
+  show delays none of them.
 - If the journal does not work while the runtime closes, all waits for an answer are ended.
 """
 
@@ -33,9 +34,10 @@ class QueryThreads:
     def __init__(self, check_here: Callable[[str], None], journal: Journal) -> None:
         self.journal = journal
         self._check_here = check_here
-        self._application, self._own, self._lease = (
+        self._application, self._own, self._lease, self._live = (
             ThreadLimit(APPLICATION_QUERIES),
             ThreadLimit(RUNTIME_QUERIES),
+            ThreadLimit(1),
             ThreadLimit(1),
         )
 
@@ -61,6 +63,10 @@ class QueryThreads:
         """Run a query about the lease of this node: no other query delays it."""
         return await self._ask(self._lease.patiently, question, *args)
 
+    async def read_live(self, question: Callable[..., Any], *args: Any) -> Any:
+        """Read or write what running bodies show: one question at a time, and none of it delays another query."""
+        return await self._ask(self._live.patiently, question, *args)
+
     async def read_at_last(self, question: Callable[[], T]) -> T:
         """Run a query just before the journal closes. Its caller limits the time, and drops the query after that."""
         if self.journal.durable_medium:
@@ -72,7 +78,7 @@ class QueryThreads:
 
     def give_up(self) -> None:
         """End all waits for an answer."""
-        for limit in (self._application, self._own, self._lease):
+        for limit in (self._application, self._own, self._lease, self._live):
             limit.give_up()
 
     async def _ask(self, ask: Callable[..., Awaitable[Any]], question: Callable[..., Any], *args: Any) -> Any:

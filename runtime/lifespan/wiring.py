@@ -44,6 +44,7 @@ from ..journal import open_journal
 from ..journal.contract import Entry, Journal
 from ..observation.live import LiveTasks
 from ..observation.progress_file import ProgressFile
+from ..observation.progress_writer import ProgressWriter
 from .closing import CLOSING, HOPELESS, Closing
 from .draining import archive_ended
 from .platform import Platform
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from ..cluster.handover import HandingOver
     from ..journal.cluster import Cluster
     from ..journal.jsonl import JsonlLog
+    from ..observation.progress_writer import ProgressMedium
     from ..services import RuntimeServices
 
 
@@ -166,19 +168,28 @@ class Wiring:
         services.journal.append(Entry([], [], pruned_at=host.now(), tidy=True))  # in the commit of the recovery
 
     def _show_progress(self, start: Callable[[Callable[[], Any]], object]) -> None:
-        """Let commands that read the journal's file see the progress of running bodies."""
-        services, journal = self._services, self._services.journal
-        if journal.shared is None:
+        """Let other nodes, and commands that read the journal, see the progress of running bodies."""
+        services, medium = self._services, self._progress_medium()
+        if medium is None:
             return
+        writer = ProgressWriter(
+            medium, services.live, services.dispatcher.timers, services.host.monotonic,
+            ask=services.queries.read_live, start=start,
+        )  # fmt: skip
+        self._closing.at_end(writer.close)
+
+    def _progress_medium(self) -> ProgressMedium | None:
+        """Where other processes read it; None for a journal that no other process reads."""
+        journal = self._services.journal
+        if journal.cluster is not None:
+            from ..cluster.live_progress import SharedProgress  # noqa: PLC0415 - most runtimes are alone
+
+            return SharedProgress(journal.cluster)
+        if journal.shared is None:
+            return None
         from ..journal.sqlite.journal import SqliteJournal  # noqa: PLC0415 - it is loaded only if used
 
-        if not isinstance(journal, SqliteJournal):
-            return
-        file = ProgressFile(
-            journal.path, services.live, services.dispatcher.timers, services.host.monotonic, ask=services.read_own,
-            start=start,
-        )  # fmt: skip
-        self._closing.at_end(file.close)
+        return ProgressFile(journal.path) if isinstance(journal, SqliteJournal) else None
 
     def watch_loop(self, runners: RunnerPool) -> None:
         """Start the watchdog, which reports an event loop that does not turn."""

@@ -1,4 +1,6 @@
-"""What running bodies show: their progress, and the text that they emit. In memory only, and only in this process.
+"""What running bodies show: their progress, and the text that they emit. In memory only.
+
+`progress_writer.py` shows the progress to other processes; `runtime/cluster/` shows both to other nodes.
 
 Rules
 -----
@@ -25,6 +27,7 @@ from msgspec.structs import replace
 from ...actors.messages.notices import Notice
 from ...actors.records.transition import Transitioned
 from ..dispatch.timers import Timer, Timers
+from ..journal.live import LiveProgress
 from ..text.printable import printable
 from .events import Dropped, EventBus
 from .filters import Event
@@ -181,12 +184,12 @@ class LiveTasks:
         self.on_change: Callable[[], None] | None = None
         """Called when the progress of a task has changed, as often as readers of events are told, and when it ends."""
 
-    def all_progress(self, most: int) -> dict[str, tuple[int, Progress]]:
-        """The last progress of at most so many running bodies, by their tasks, with the tokens of their attempts."""
-        told: dict[str, tuple[int, Progress]] = {}
+    def all_progress(self, most: int) -> list[LiveProgress]:
+        """The last progress of at most so many running bodies."""
+        told: list[LiveProgress] = []
         for task_id, live in self._tasks.items():
             if live.progress is not None:
-                told[task_id] = live.token, live.progress
+                told.append(LiveProgress(task_id, live.key, live.token, live.progress))
                 if len(told) == most:
                     break
         return told

@@ -2,8 +2,8 @@
 
 Rules
 -----
-- Nothing waits for the file, and nothing in it is durable: it is written in a thread, without fsync, at most once in
-  `EVERY` seconds, and less often if writing is slow. A write that fails is repeated with the next progress.
+- Nothing waits for the file, and nothing in it is durable: it is written in a thread, without fsync, as often as
+  `progress_writer.py` says. A write that fails is repeated with the next progress.
 - It is replaced as a whole, so that a reader never sees a part of it. It is removed when the runtime closes.
 - Each progress is kept with the fencing token of its attempt. A reader compares the token with that of the task's
   record: so what a killed runtime has left is never shown for another attempt.
@@ -12,28 +12,17 @@ Rules
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from ..calling import Progress
-from ..errors import JournalError
+from ..journal.live import LiveProgress
 
-if TYPE_CHECKING:
-    from ..dispatch.timers import Timer, Timers
-    from .live import LiveTasks
-
-EVERY = 1.0
-"""Seconds between two writes."""
-SHARE = 20
-"""Writing takes at most this part of the time: one twentieth."""
-MOST = 10_000
-"""Tasks in the file."""
 LARGEST = 16 * 1024 * 1024
 """Bytes that a reader takes."""
 KeptProgress: TypeAlias = dict[str, tuple[int, Progress]]
@@ -55,76 +44,23 @@ def read_progress(journal: Path) -> KeptProgress:
 
 
 class ProgressFile:
-    """Writes the progress of one runtime's bodies.
+    """Keeps the progress of one runtime's bodies in the file, from its first write until `remove`."""
 
-    ask: runs a blocking function in a thread, and waits for it. start: runs a coroutine function in a task of the
-    runtime.
-    """
-
-    def __init__(
-        self,
-        journal: Path,
-        live: LiveTasks,
-        timers: Timers,
-        monotonic: Callable[[], float],
-        *,
-        ask: Callable[..., Awaitable[Any]],
-        start: Callable[[Callable[[], Any]], object],
-    ) -> None:
+    def __init__(self, journal: Path) -> None:
         self._journal = journal
-        self._live = live
-        self._timers = timers
-        self._monotonic = monotonic
-        self._ask = ask
-        self._start = start
-        self._timer: Timer | None = None
-        self._writing = False
-        self._changed = False  # since the write that is under way has begun
-        self._next = float("-inf")  # monotonic: the earliest time of the next write
-        self._closed = False
         self._lock = Lock()  # so that no write comes after the removal
-        live.on_change = self.changed
+        self._removed = False
 
-    def changed(self) -> None:
-        """Have the file written soon: some body has reported its progress, or has ended."""
-        self._changed = True
-        if self._timer is None and not self._writing and not self._closed:
-            self._timer = self._timers.arm(max(self._next, self._monotonic()), self._begin)
-
-    def _begin(self) -> None:
-        self._timer, self._writing = None, True
-        self._start(self._write)
-
-    async def _write(self) -> None:
-        self._changed = False
-        took = 0.0
-        try:
-            took = await self._ask(self._put, self._live.all_progress(MOST))
-        except JournalError:
-            pass  # the wait was ended, as the runtime closes
-        finally:
-            self._writing = False
-            self._next = self._monotonic() + max(EVERY, SHARE * took)
-        if self._changed:
-            self.changed()
-
-    async def close(self) -> None:
-        """Write no more, and remove the file."""
-        self._closed, self._live.on_change = True, None
-        if self._timer is not None:
-            self._timers.cancel(self._timer)
-        with suppress(JournalError):  # the wait was ended: what is left is never taken for another attempt's
-            await self._ask(self._remove)
-
-    def _put(self, kept: KeptProgress) -> float:
-        began = time.perf_counter()
+    def write(self, told: Sequence[LiveProgress]) -> None:
+        """Write the progress of all bodies. Blocks; raises nothing."""
         with self._lock:
-            if not self._closed:
-                write_progress(self._journal, kept)
-        return time.perf_counter() - began
+            if not self._removed:
+                write_progress(self._journal, {one.task_id: (one.token, one.progress) for one in told})
 
-    def _remove(self) -> None:
+    def remove(self) -> None:
+        """Write no more, and remove the file. Blocks; raises nothing."""
         with self._lock:
+            self._removed = True
             remove_progress(self._journal)
 
 

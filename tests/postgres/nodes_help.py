@@ -47,7 +47,7 @@ class PostgresNodes:
         fence it, or take it for a younger one.
         """
         more = {"is_dead": lambda _: False, "lease": 600.0, **settings}
-        node = PostgresCluster(self.address, self.reader.load, name=name, **more)
+        node = PostgresCluster(self.address, self.reader.load, self.reader.progress, name=name, **more)
         self.run("UPDATE nodes SET started_at = started_at - interval '1 day' WHERE node = %s", node.node)
         self.made.append(node)
         return node

@@ -81,7 +81,7 @@ def test_nodes_of_one_process_get_names_of_their_own(cluster: PostgresNodes) -> 
 @pytest.mark.parametrize("name", ["", "web 1", "a@b", "a#1", "x/y", "x" * 65, "wéb"])
 def test_a_name_that_cannot_be_one_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be a node's name"):
-        PostgresCluster(parse("postgresql://nowhere"), lambda _: Loaded(), name=name)
+        PostgresCluster(parse("postgresql://nowhere"), lambda _: Loaded(), lambda _: {}, name=name)
 
 
 def test_a_new_epoch_begins_when_half_of_one_is_used_up(cluster: PostgresNodes) -> None:

@@ -93,7 +93,9 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
         reader = PostgresReader(self.address, anywhere=False)
         try:
             self._identity = Identity(reader.id(), self.address.place)
-            cluster = self._cluster = PostgresCluster(self.address, reader.load, name=self._node, lease=self._lease)
+            cluster = self._cluster = PostgresCluster(
+                self.address, reader.load, reader.progress, name=self._node, lease=self._lease
+            )
             cluster.others.append(reader.link)
             loaded = cluster.take() or reader.load(LoadScope())
             mine = {one.name: one for one in reader.breakers() if one.id == f"{one.name}@{cluster.name}"}

@@ -21,19 +21,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 
 from ....actors.records.loaded import Loaded
-from ...errors import JournalLocked, LeaseLost
+from ...errors import JournalError, JournalLocked, LeaseLost
 from ..cluster import EPOCH, LEASE, LeaseRenewal, Node, ToolDemand, ToolState
 from ..contract import InboxRow
-from . import inbox, statements, taking, tools
+from . import inbox, live, statements, taking, tools
 from .address import Address, parse
 from .link import Link
-from .opening import HOLD_STILL, check_version, connect, opened
+from .opening import HOLD_STILL, check_version, connect, opened, refusing
 from .place import Place, here
 from .reader import LoadScope
 from .rows import plain
 from .went_back import AcknowledgedState, DatabaseWentBack, system_of
 
 if TYPE_CHECKING:
+    from ...calling import Progress
+    from ..live import LiveProgress
     from ..sharing import ToolClaim
     from .opening import Connection
 
@@ -54,14 +56,15 @@ class PostgresCluster:
     """A node, from its creation until `close`. Its creation joins the nodes: raises JournalError, JournalLocked if its
     name is taken, ValueError for an invalid name.
 
-    load: reads what was taken. name: None for a name made from this machine and process. is_dead: whether the process
-    at a place is known to have ended.
+    load: reads what was taken. progress: reads the progress of tasks. name: None for a name made from this machine and
+    process. is_dead: whether the process at a place is known to have ended.
     """
 
     def __init__(
         self,
         address: Address,
         load: Callable[[LoadScope], Loaded],
+        progress: Callable[[Sequence[int]], dict[int, tuple[int, Progress]]],
         *,
         name: str | None = None,
         lease: float = LEASE,
@@ -75,6 +78,7 @@ class PostgresCluster:
             raise ValueError(f"{name!r:.80} cannot be a node's name. Use up to 64 letters, digits, and . _ -")
         self._address = address
         self._load = load
+        self._progress = progress
         self._lease = lease
         self._place = place or here()
         self._is_dead = is_dead
@@ -92,6 +96,7 @@ class PostgresCluster:
         self.others: list[Link] = []  # links that `cut` cuts as well
         self._lease_link = Link(address, "lease", self._connect_known)
         self._link = Link(address, "node", self._connect_known)
+        self._live_link = Link(address, "live", self._connect_live)  # connects once something is shown
         try:
             self._name, joined = self._join(name)
             self._known = AcknowledgedState(address, self._name, *joined, self._link.ask(system_of))
@@ -196,6 +201,8 @@ class PostgresCluster:
         if self._clock() - self._pruned >= PRUNE_EVERY:
             self._pruned = self._clock()
             self._ask(_prune)
+            with contextlib.suppress(JournalError):  # nothing depends on it
+                self._ask(live.sweep)
         return renewal
 
     def _renew(self, last: int, connection: Connection) -> LeaseRenewal:
@@ -237,11 +244,12 @@ class PostgresCluster:
     def close(self) -> None:
         """Close the connections. The lease runs out, unless the node has left."""
         self._lease_link.close()
+        self._live_link.close()
         self._link.close()
 
     def cut(self) -> None:
         """Stop answering and waiting; running questions are abandoned. Does not block."""
-        for link in (self._lease_link, self._link, *self.others):
+        for link in (self._lease_link, self._live_link, self._link, *self.others):
             link.cut()
 
     # -- taking over
@@ -391,7 +399,34 @@ class PostgresCluster:
         """Drop the limits stated by earlier runtimes of this node's name."""
         self._ask(lambda connection: tools.renew_words(connection, self.known))
 
+    # -- what bodies show
+
+    def write_progress(self, told: Sequence[LiveProgress], over: Sequence[int]) -> int:
+        """Write the progress of bodies of this node. Returns the number of the connection."""
+        self._ask(lambda connection: live.write_progress(connection, self.node, told, over), self._live_link)
+        return self._live_link.made
+
+    def read_progress(self, tasks: Sequence[int]) -> dict[int, tuple[int, Progress]]:
+        """The progress of these tasks, whichever node runs them, each with the token of its attempt."""
+        return self._progress(tasks)
+
+    def hide(self) -> None:
+        """Remove all that bodies of this node have shown."""
+        if self._live_link.made:
+            self._ask(lambda connection: live.hide(connection, self.node), self._live_link)
+
     # -- questions
+
+    def _connect_live(self, address: Address, purpose: str) -> Connection:
+        """Connect for what nobody waits to be on the disk."""
+        connection = self._connect_known(address, purpose)
+        try:
+            with refusing(address):
+                connection.execute("SET synchronous_commit = off")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _connect_known(self, address: Address, purpose: str) -> Connection:
         """Connect, and check that it is still the same database."""

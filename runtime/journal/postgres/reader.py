@@ -28,12 +28,14 @@ from .. import decoding
 from ..contract import ArchivedJob, InboxRow
 from ..decoding import LONGEST_COMMAND, UNREADABLE, Decoder
 from ..stored_reader import PAGE, StoredReader
+from . import live
 from .address import Address, parse
 from .link import Link
 from .opening import check_version, connect, names_several, refuse_standby
 from .rows import plain
 
 if TYPE_CHECKING:
+    from ...calling import Progress
     from .opening import Connection
 
 T = TypeVar("T")
@@ -141,6 +143,13 @@ class PostgresReader(StoredReader):
     def id(self) -> str:
         """The journal's random id."""
         return str(self._rows("SELECT id FROM callboard")[0][0])
+
+    def progress(self, tasks: Sequence[int]) -> dict[int, tuple[int, Progress]]:
+        """What the running bodies of these tasks (by key) have said of their progress, with the tokens of the attempts.
+
+        Raises JournalError; nobody needs more than "not known" then, such as of a standby.
+        """
+        return self.link.ask(lambda connection: live.read_progress(connection, tasks))
 
     def close(self) -> None:
         """Close the connection."""

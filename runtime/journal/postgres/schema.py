@@ -15,6 +15,7 @@ Rules
   fails with `WENT_BACK` if that is not the last one: no commit goes into a database that lacks an earlier one.
 - Transitions are kept in chunks: those of one owner in one commit are one row (`runtime/journal/sqlite/schema.py` says
   why).
+- What running bodies show is in tables that are not logged (`live.py`), and is written outside of commits.
 - A released migration is never edited; a new one is added.
 """
 # ruff: noqa: S608 - statements are put together from names in this package only; values are bound
@@ -38,6 +39,7 @@ from ..views.views import (
     views,
     views_of,
 )
+from .live import LIVE_TABLES
 from .tables import INBOX, NODES
 
 LEASE_LOST = "CB001"
@@ -418,6 +420,9 @@ _ROUNDS = (
     + (views_of(Postgres(), ROUNDED) + guarded_states(Postgres())).replace("CREATE VIEW", "CREATE OR REPLACE VIEW")
 )
 
+# What running bodies show to other nodes and to commands.
+_LIVE = LIVE_TABLES
+
 MIGRATIONS = (
     NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),
     _NAMED,
@@ -433,5 +438,6 @@ MIGRATIONS = (
     _STEPS,
     _MESSAGES,
     _ROUNDS,
+    _LIVE,
 )
 """The migrations from version n to n + 1."""

@@ -35,6 +35,7 @@ from .lists import (
     place_of,
     wanted_of,
 )
+from .progress import progress_in
 from .shapes import (
     Graph,
     JobView,
@@ -163,9 +164,12 @@ async def get_graph(board: TheBoard, job: JobPath) -> Graph:
         return Graph(record.runs, [], [], [], [], [], [], [])
     missing = len(plan.names) - len(states)  # tasks that are still being created
     told = [*states, *[("pending", "pending")] * missing]
+    progress = board.services.live.progress_in(record.workstream)
+    if not progress and await board.services.jobs.is_elsewhere(record.id):
+        progress = await progress_in(board.services, record.stream, plan, states)
     return Graph(
         record.runs, plan.names, [state for state, _ in told], [phase for _, phase in told], plan.layers,
-        plan.depends_on, plan.after, plan.optional, board.services.live.progress_in(record.workstream),
+        plan.depends_on, plan.after, plan.optional, progress,
     )  # fmt: skip
 
 

@@ -243,7 +243,7 @@ class TransitionPage(msgspec.Struct, frozen=True):
 class Graph(msgspec.Struct, frozen=True):
     """All tasks of a run, as parallel lists. layers: the length of the longest path to each; edges are task numbers.
 
-    progress: what running bodies have said of their progress, by the names of their tasks, if they run on this node.
+    progress: what running bodies have said of their progress, by the names of their tasks.
     """
 
     run: int
@@ -279,7 +279,7 @@ class TaskView(View, frozen=True, kw_only=True):
     output_size: bytes that its command wrote; cpu_seconds, peak_memory_bytes: used by its last attempt, if known;
     test_results: of its acceptance tests that have ended; flow: whether its body has taken durable steps; round: more
     than 1 if its body has begun anew (`task.again`);
-    progress: what its running body has said, if it runs on this node; facts: other fields of its record.
+    progress: what its running body has said; facts: other fields of its record.
     """
 
     job_id: str

@@ -18,10 +18,12 @@ from .allowed import RemoteJobFacts, actions_of, read_remote_facts
 from .lists import Cursor, LargeLimit, Named, Newer, Older, States, cursor_of, page_of, place_of, wanted_of
 from .outputs import Output, read_part
 from .plans import Plan
+from .progress import progress_elsewhere
 from .shapes import AttemptView, Page, StepView, TaskView, attempt_view, step_view, task_view
 
 if TYPE_CHECKING:
     from ....actors.records.entities import JobRecord, WorkstreamRecord
+    from ...calling import Progress
 
 _SOME = 2_000
 """Tasks that are read at a time."""
@@ -62,9 +64,10 @@ async def list_tasks(
         place, more = place + len(some), len(some) == _SOME
     plan = await board.plans.of(record.id, stream)
     remote = await read_remote_facts(board.services, record.id)
+    shown = await _progress(board, found[:limit], remote)
     items: list[TaskView] = []
     for first in range(0, min(len(found), limit), _AT_ONCE):
-        items += [_view(board, task, plan, remote) for task in found[first : min(first + _AT_ONCE, limit)]]
+        items += [_view(board, task, plan, remote, shown) for task in found[first : min(first + _AT_ONCE, limit)]]
         await anyio.lowlevel.checkpoint()
     return Page(items, cursor_of(found[limit].index) if len(found) > limit else None)
 
@@ -97,8 +100,16 @@ def _read_some(board: Board, stream: int, first: int) -> list[TaskRecord]:
     return board.services.journal.reader.tasks(stream, first=first, limit=_SOME)
 
 
-def _view(board: Board, task: TaskRecord, plan: Plan | None, remote: RemoteJobFacts | None) -> TaskView:
+async def _progress(board: Board, tasks: list[TaskRecord], remote: RemoteJobFacts | None) -> dict[int, Progress]:
+    """What is read of the progress of tasks, by their keys: nothing of those that this node runs."""
+    return {} if remote is None else await progress_elsewhere(board.services, tasks)
+
+
+def _view(
+    board: Board, task: TaskRecord, plan: Plan | None, remote: RemoteJobFacts | None, shown: dict[int, Progress]
+) -> TaskView:
     actions, progress = actions_of(board.services, task, remote), board.services.live.progress(task.id)
+    progress = progress or shown.get(task.key)
     if plan is None:
         return task_view(task, actions=actions, progress=progress)
     index = task.index
@@ -115,7 +126,8 @@ async def get_task(scope: Scope, job: JobPath, task: TaskPath) -> TaskView:
     board = board_of(scope)  # without injection, which costs time: this request is the most frequent
     record = await board.task(job_id_of(job), task)
     remote = await read_remote_facts(board.services, record.job_id)
-    return _view(board, record, await board.plans.of(record.job_id, record.workstream), remote)
+    shown = await _progress(board, [record], remote)
+    return _view(board, record, await board.plans.of(record.job_id, record.workstream), remote, shown)
 
 
 # -- attempts ----------------------------------------------------------------------------------------------------------

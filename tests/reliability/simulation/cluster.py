@@ -8,9 +8,11 @@ from typing import Any
 
 from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.transition import Transitioned
+from callboard.runtime.calling import Progress
 from callboard.runtime.errors import JournalError, LeaseLost
 from callboard.runtime.journal.cluster import LeaseRenewal, Node, ToolDemand, ToolState
 from callboard.runtime.journal.contract import Commits, Entry, Health, Identity, InboxRow
+from callboard.runtime.journal.live import LiveProgress
 from callboard.runtime.journal.sharing import ToolClaim
 
 from .server import Server, nobody
@@ -118,6 +120,27 @@ class MemoryCluster:
     def renew_words(self) -> None:
         """Drop the limits that earlier runtimes of the same name have stated."""
         self.server.renew_words(self.session)
+
+    def write_progress(self, told: Sequence[LiveProgress], over: Sequence[int]) -> int:
+        """Write what bodies of this node have said of their progress."""
+        self.server.reach(self.session)
+        for key in over:
+            self.server.progress.pop(key, None)
+        self.server.progress |= {one.key: (self.session, one) for one in told}
+        return self.server.restarts
+
+    def read_progress(self, tasks: Sequence[int]) -> dict[int, tuple[int, Progress]]:
+        """The progress of these tasks."""
+        self.server.reach(self.session)
+        told = [self.server.progress[key] for key in tasks if key in self.server.progress]
+        return {one.key: (one.token, one.progress) for session, one in told if not session.ended_as}
+
+    def hide(self) -> None:
+        """Remove all that bodies of this node have shown."""
+        self.server.reach(self.session)
+        self.server.progress = {
+            key: (session, one) for key, (session, one) in self.server.progress.items() if session is not self.session
+        }
 
     def leave(self) -> None:
         """Release everything."""

@@ -34,6 +34,7 @@ from callboard.actors.workers.tool_limits import RUNTIME
 from callboard.runtime.errors import JournalError, LeaseLost
 from callboard.runtime.journal.cluster import EPOCH, LeaseRenewal, Node, ToolDemand, ToolState
 from callboard.runtime.journal.contract import Entry, InboxRow, belongs_to
+from callboard.runtime.journal.live import LiveProgress
 from callboard.runtime.journal.sharing import ToolClaim, portion
 
 from .disk import Disk
@@ -86,6 +87,8 @@ class Server:
         self.readopted: dict[tuple[str, str], tuple[int, Session]] = {}
         self.claims: dict[str, dict[str, ToolClaim]] = {}
         self.said: dict[str, dict[str, ToolClaim]] = {}  # claims of nodes that have ended
+        self.progress: dict[int, tuple[Session, LiveProgress]] = {}  # what bodies show: a restart loses it
+        self.restarts = 0
         self.tools: dict[str, ToolState] = {}
         self.tool_changes: list[ToolState] = []
         self.shares_asked = 0
@@ -98,6 +101,11 @@ class Server:
         self.last: dict[str, int] = {}  # the highest number in each history
         self.ring: Callable[[Session], object] = nobody  # notifies all nodes except that one
         self.lost: Callable[[Session], object] = nobody  # gets each node that is fenced
+
+    def restart(self) -> None:
+        """Lose what is not durable."""
+        self.restarts += 1
+        self.progress = {}
 
     # -- reaching it ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,71 @@
+"""The progress of running bodies among nodes: written by the node that runs them, read by the others.
+
+Rules
+-----
+- Only what has changed since the last write is written, and what is over is removed.
+- Where the database may have lost what was written (it was restarted), all of it is written again.
+- Whoever reads takes a database that does not answer as "nothing is known". A progress counts only for the attempt
+  whose token the task's record has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from ...machines import TaskState
+from ..errors import JournalError
+
+if TYPE_CHECKING:
+    from ...actors.records.task import TaskRecord
+    from ..calling import Progress
+    from ..journal.cluster import Cluster
+    from ..journal.live import LiveProgress
+
+IN_AN_ATTEMPT = frozenset({TaskState.RUNNING, TaskState.TIMED_OUT, TaskState.RECOVERING, TaskState.CANCELLING})
+"""The phases of a task in which a body of it may run."""
+
+
+class SharedProgress:
+    """Writes the progress of one node's bodies into the database of the nodes, until `remove`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._lock = Lock()  # so that no write comes after the removal
+        self._removed = False
+        self._written: dict[int, LiveProgress] = {}
+        self._connection = 0
+
+    def write(self, told: Sequence[LiveProgress]) -> None:
+        """Write the progress of all bodies. Blocks. Raises JournalError."""
+        with self._lock:
+            if self._removed:
+                return
+            now, before = {one.key: one for one in told}, self._written
+            changed = [one for one in told if before.get(one.key) != one]
+            connection = self._write(changed, [key for key in before if key not in now])
+            if connection != self._connection and len(changed) < len(told):
+                connection = self._write(told, [])
+            self._written, self._connection = now, connection
+
+    def _write(self, told: Sequence[LiveProgress], over: Sequence[int]) -> int:
+        return self._cluster.write_progress(told, over) if told or over else self._connection
+
+    def remove(self) -> None:
+        """Write no more, and remove what was written. Blocks. Raises JournalError."""
+        with self._lock:
+            self._removed = True
+            self._cluster.hide()
+
+
+def read_progress(cluster: Cluster, tasks: Iterable[TaskRecord]) -> list[tuple[TaskRecord, Progress]]:
+    """The progress of those of these tasks whose bodies have said any, on whichever node they run. Blocks."""
+    running = {task.key: task for task in tasks if task.state in IN_AN_ATTEMPT}
+    if not running:
+        return []
+    try:
+        told = cluster.read_progress([*running])
+    except JournalError:
+        return []
+    return [(running[key], progress) for key, (token, progress) in told.items() if token == running[key].token]

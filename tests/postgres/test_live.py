@@ -1,0 +1,114 @@
+"""What bodies show on one node, in the tables of a PostgreSQL that are not logged."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from tests.waiting import until
+from typer.main import get_command
+
+from callboard import Progress, Runtime, Task, TaskContext, Worker, Workstream
+from callboard.runtime.cli.app import app
+from callboard.runtime.cli.command_errors import run_command
+from callboard.runtime.errors import JournalError, LeaseLost
+from callboard.runtime.journal.live import LiveProgress
+from callboard.runtime.journal.postgres.live import sweep
+from callboard.runtime.journal.postgres.opening import connect
+from callboard.runtime.testing.postgres import PrivateServer
+
+from .nodes_help import PostgresNodes
+
+WORKERS = (Worker("loop", engine="loop", capacity=10),)
+FENCE = "UPDATE nodes SET fenced = true, ended_as = 'fenced', ended_at = clock_timestamp() WHERE node = %s"
+
+
+@pytest.fixture
+def anyio_backend() -> Any:
+    """One loop: the others run the same, with a database in memory (tests/runtime/cluster/test_live.py)."""
+    return "asyncio", {"use_uvloop": False}
+
+
+@pytest.fixture
+def nodes(emptied: str) -> Iterator[PostgresNodes]:
+    with contextlib.closing(PostgresNodes(emptied)) as cluster:
+        yield cluster
+
+
+def test_progress_counts_until_it_is_over_or_its_node_is_fenced_and_a_crash_of_the_server_loses_it(
+    nodes: PostgresNodes, postgres_server: PrivateServer
+) -> None:
+    a, b = nodes.node("a"), nodes.node("b")
+    first, second = LiveProgress("j@1/x", 11, 7, Progress(1, 2, "\x00 é")), LiveProgress("j@1/y", 12, 8, Progress(3))
+    on = a.write_progress([first, second], [])
+    assert b.read_progress([11, 12, 13]) == {11: (7, first.progress), 12: (8, second.progress)}
+    b.write_progress([second._replace(token=6)], [])  # of an attempt before that one
+    b.write_progress([], [11])  # of another node
+    assert b.read_progress([11, 12]) == {11: (7, first.progress), 12: (8, second.progress)}
+    b.write_progress([first._replace(token=9)], [])  # it runs there now
+    assert a.write_progress([], [11, 12]) == on
+    assert a.read_progress([11, 12]) == {11: (9, first.progress)}
+
+    assert nodes.one("SELECT relpersistence FROM pg_class WHERE oid = 'live_progress'::regclass") == "u"
+    postgres_server.stop("immediate")
+    with pytest.raises(JournalError):
+        a.write_progress([first], [])
+    postgres_server.start()
+    assert b.read_progress([11]) == {}
+    assert a.write_progress([second], []) != on
+    nodes.sql.close()
+    nodes.sql = connect(nodes.address, "test")
+    nodes.run(FENCE, a.node)
+    assert b.read_progress([12]) == {}
+    with pytest.raises(LeaseLost):
+        a.renew(0)
+    sweep(nodes.sql)
+    assert nodes.one("SELECT count(*) FROM live_progress") == 0
+    b.write_progress([second], [])
+    b.hide()
+    assert nodes.one("SELECT count(*) FROM live_progress") == 0
+
+
+began: list[TaskContext] = []
+
+
+async def shows(task: TaskContext) -> None:
+    began.append(task)
+    task.progress(1, 4, f"reading with {task.secrets['key']}")
+    await anyio.sleep_forever()
+
+
+def told_by(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """Run the command line in this process; returns what it says."""
+    assert run_command(lambda: get_command(app)(list(args), prog_name="callboard")) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.anyio
+async def test_what_a_body_shows_is_seen_from_another_node_and_from_the_command_line(
+    emptied: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began.clear()
+    more: Any = {"lease": 30, "workers": WORKERS, "drain_deadline": 0}
+    key = {"key": "hunter2hunter2"}
+    async with Runtime(emptied, node="b", **more) as b, Runtime(emptied, node="a", secrets=key.get, **more) as a:
+        job = await a.submit(Workstream("w", tasks=[Task("x", run=shows, secrets=["key"])]), id="j")
+        await until(lambda: began)
+        far = await b.job("j")
+        await until(lambda: far.task("x").progress is not None)
+        said = far.task("x").progress
+        assert said is not None
+        assert (said.done, said.of) == (1, 4)
+        assert "hunter" not in said.text
+        for command in (["status", "j"], ["status", "j/x"], ["top", "--once"]):
+            told = await anyio.to_thread.run_sync(partial(told_by, capsys, *command, "-j", emptied))
+            assert "1 of 4 (25 %), reading with" in told
+            assert "hunter" not in told
+        await job.cancel(force=True)
+        await far.wait()
+        assert far.task("x").progress is None
