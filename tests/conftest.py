@@ -115,7 +115,21 @@ def set_apart() -> None:
     pytest_collection_finish()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage while pytest imports all tests: nearly everything stays, and looking for it took a fourth."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
-    """Exclude the objects of pytest's collection from garbage collection, so that collecting and counting are fast."""
+    """Exclude the objects of pytest's collection from garbage collection, so that collecting and counting are fast.
+
+    Collect more rarely, too (by default for each 700 new objects): that took a tenth of the time of the tests.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)

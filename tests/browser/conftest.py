@@ -34,8 +34,9 @@ BY_DESIGN = ("Failed to load resource",)  # Chromium reports so an answer above 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests on one Python version only."""
+    here = f"{HERE}{os.sep}"
     for item in items:
-        if HERE in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.board)
 
 

@@ -7,12 +7,15 @@ imported once. Prints what was done wrong, a line each, then the number of kills
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 import random
 import signal
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -224,8 +227,22 @@ def ended_wrong() -> list[str]:
     return faults
 
 
+async def say_hello(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    return ModelResponse([TextPart("hello")])
+
+
+def warm_up() -> None:
+    """Have made, before the first fork, what pydantic-ai makes with the first run of a process."""
+    anyio.run(partial(plain.run, "Hello", model=FunctionModel(say_hello)))
+    ModelMessagesTypeAdapter.dump_json([])
+    logging.disable()  # MCP's handler is rich's, which takes as long as everything else
+    gc.collect()
+    gc.freeze()
+
+
 def main(place: Path, mode: str, seed: int) -> None:
     global folder  # noqa: PLW0603 - the tools write there
+    warm_up()
     drawn = random.Random(seed)
     kills = lives = 0
     while kills < KILLS:
