@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.forks import Forks
 from tests.processes import runs
 
 from callboard.machines.audit.audit import audit_lines
@@ -24,11 +25,6 @@ from callboard.runtime.journal.sqlite.reader import SqliteReader
 VICTIM = Path(__file__).with_name("victim.py")
 SOURCE = Path(__file__).parents[2] / "src"
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is of Unix")]
-
-
-def start(folder: Path) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    return subprocess.Popen([sys.executable, str(VICTIM), str(folder)], env=environment)
 
 
 def lines(folder: Path) -> list[str]:
@@ -51,24 +47,24 @@ def completed(folder: Path) -> set[str]:
 @pytest.mark.parametrize("seed", range(2))
 def test_killed_at_random_instants_nothing_is_lost_and_nothing_runs_again(tmp_path: Path, seed: int) -> None:
     drawn = random.Random(seed)
-    for number in range(60):
-        known = completed(tmp_path)
-        before = len(lines(tmp_path))
-        victim = start(tmp_path)
-        opened = time.monotonic()
-        # Kill once it is open, so that every round gets on, after a random time that is sometimes none. The last may
-        # end: a busy machine may have done little in the others.
-        while victim.poll() is None and "open" not in lines(tmp_path)[before:] and time.monotonic() - opened < 60:
-            time.sleep(0.005)
-        try:
-            victim.wait(drawn.random() * 0.25 if number < 59 else 240)
-        except subprocess.TimeoutExpired:
-            victim.send_signal(signal.SIGKILL)
-        code = victim.wait(60)
-        again = {line.split()[0] for line in lines(tmp_path)[before:] if line.endswith("start")} & known
-        assert not again, f"run again although their results were journaled: {again}"
-        if code == 0:
-            break
+    with Forks(tmp_path) as forks:
+        for number in range(60):
+            known = completed(tmp_path)
+            before = len(lines(tmp_path))
+            victim = forks.start(VICTIM, tmp_path)
+            opened = time.monotonic()
+            # Kill once it is open, so that every round gets on, after a random time that is sometimes none. The last
+            # may end: a busy machine may have done little in the others.
+            while victim.poll() is None and "open" not in lines(tmp_path)[before:] and time.monotonic() - opened < 60:
+                time.sleep(0.005)
+            with contextlib.suppress(TimeoutError):
+                victim.wait(drawn.random() * 0.25 if number < 59 else 240)
+            victim.kill()
+            code = victim.wait(60)
+            again = {line.split()[0] for line in lines(tmp_path)[before:] if line.endswith("start")} & known
+            assert not again, f"run again although their results were journaled: {again}"
+            if code == 0:
+                break
     assert lines(tmp_path)[-1] == "outcome completed"
     assert len(completed(tmp_path)) == 42
     assert {line.split()[0] for line in lines(tmp_path) if line.endswith(" end")} >= completed(tmp_path)

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.forks import Forks
 
 DIES = """
 import os, sys
@@ -34,12 +34,12 @@ def killed_at_each_turn(text: str, loop: str, when: str, folder: Path) -> str:
     """Run a program until it ends: the first time it dies at its first turn, then at its second. Returns its output."""
     program = folder / "program.py"
     program.write_text(text.replace("anyio.run(main)", f"anyio.run(main, backend={loop!r})"))
-    for dies_at in range(1, 200):
-        command = [sys.executable, program, folder, str(dies_at), when]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        if done.returncode == 0:
-            break
-        assert done.returncode == -9, done.stderr
+    with Forks(folder) as forks:
+        for dies_at in range(1, 200):
+            done = forks.run(program, folder, dies_at, when)
+            if done.returncode == 0:
+                break
+            assert done.returncode == -9, done.stderr
     assert done.returncode == 0, "it has not ended"
     assert dies_at > 5
     return done.stdout

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import sqlite3
-import subprocess
-import sys
 import time
 import tracemalloc
 from collections import Counter
@@ -16,6 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.forks import Forks
 from tests.runtime.handles.test_jobs import audited
 
 from callboard import Hook, JobHandle, Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream, step
@@ -409,19 +408,17 @@ def test_killed_at_random_instants_no_round_is_lost_or_begins_twice(loop: str, t
     program.write_text(PROGRAM.replace("anyio.run(main)", f"anyio.run(main, backend={loop!r})"))
     kills = 0
     log = tmp_path / "ran"
-    for _ in range(8):
-        before = log.read_text().count("began") if log.exists() else 0
-        running = subprocess.Popen(
-            [sys.executable, program, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        while running.poll() is None and (not log.exists() or log.read_text().count("began") == before):
-            time.sleep(0.01)
-        time.sleep(chance.random() * 0.05)
-        running.kill()
-        _, error = running.communicate(timeout=120)
-        assert "Traceback" not in error, error
-        kills += running.returncode == -9
-    done = subprocess.run([sys.executable, program, tmp_path], capture_output=True, text=True, timeout=240, check=False)
+    with Forks(tmp_path) as forks:
+        for _ in range(8):
+            before = log.read_text().count("began") if log.exists() else 0
+            running = forks.start(program, tmp_path)
+            while running.poll() is None and (not log.exists() or log.read_text().count("began") == before):
+                time.sleep(0.01)
+            time.sleep(chance.random() * 0.05)
+            running.kill()
+            kills += running.wait() == -9
+            assert "Traceback" not in running.stderr, running.stderr
+        done = forks.run(program, tmp_path)
     assert done.stdout == "400\n", done.stderr
     steps = [line for line in log.read_text().splitlines() if "." in line]
     assert kills

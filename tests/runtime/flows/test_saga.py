@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import sqlite3
-import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.forks import Forks
 from tests.runtime.handles.test_jobs import audited
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -43,11 +42,9 @@ def program_of(folder: Path, loop: str) -> Path:
     return program
 
 
-def completed(program: Path, folder: Path) -> None:
+def completed(forks: Forks, program: Path, folder: Path) -> None:
     """Run the saga to its end, and check that each request was made once, in order."""
-    done = subprocess.run(
-        [sys.executable, program, folder, "0", "never"], capture_output=True, text=True, timeout=240, check=False
-    )
+    done = forks.run(program, folder, 0, "never")
     assert done.stdout.splitlines() == ["cancelled: no carrier goes there", *(f"- {what}" for what in ONCE)], (
         done.stderr
     )
@@ -61,12 +58,12 @@ def completed(program: Path, folder: Path) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_every_step_a_saga_charges_and_compensates_once(when: str, loop: str, tmp_path: Path) -> None:
     program = program_of(tmp_path, loop)
-    for dies_at in range(1, len(ONCE) + 1):
-        folder = tmp_path / str(dies_at)
-        dies = [sys.executable, program, folder, str(dies_at), when]
-        killed = subprocess.run(dies, capture_output=True, text=True, timeout=240, check=False)
-        assert killed.returncode == -9, killed.stderr
-        completed(program, folder)
+    with Forks(tmp_path) as forks:
+        for dies_at in range(1, len(ONCE) + 1):
+            folder = tmp_path / str(dies_at)
+            killed = forks.run(program, folder, dies_at, when)
+            assert killed.returncode == -9, killed.stderr
+            completed(forks, program, folder)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
@@ -74,14 +71,13 @@ def test_so_does_one_that_is_killed_at_random_instants(loop: str, tmp_path: Path
     program, chance = program_of(tmp_path, loop), random.Random(11)
     folder = tmp_path / "random"
     kills = 0
-    for _ in range(6):
-        running = subprocess.Popen(
-            [sys.executable, program, folder, "0", "never"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        while running.poll() is None and not (folder / "orders.db").exists():
-            time.sleep(0.005)
-        time.sleep(chance.random() * 0.1)  # the whole takes five times 0.05 s, at least
-        running.kill()
-        kills += running.wait() == -9
-    assert kills
-    completed(program, folder)
+    with Forks(tmp_path) as forks:
+        for _ in range(6):
+            running = forks.start(program, folder, 0, "never")
+            while running.poll() is None and not (folder / "orders.db").exists():
+                time.sleep(0.005)
+            time.sleep(chance.random() * 0.1)  # the whole takes five times 0.05 s, at least
+            running.kill()
+            kills += running.wait() == -9
+        assert kills
+        completed(forks, program, folder)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.forks import Forks
 
 from callboard import Hook, Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream, step
 from callboard.errors import AttemptOver, FlowAsleep, Permanent, StepFailed, TaskCancelled
@@ -943,14 +942,12 @@ anyio.run(main)
 def test_killed_after_every_step_no_completed_one_runs_twice(loop: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.replace("anyio.run(main)", f"anyio.run(main, backend={loop!r})"))
-    for dies_at in range(10):
-        done = subprocess.run(
-            [sys.executable, program, tmp_path, str(dies_at)], capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == -9, done.stderr
-    done = subprocess.run(
-        [sys.executable, program, tmp_path, "99"], capture_output=True, text=True, timeout=120, check=True
-    )
+    with Forks(tmp_path) as forks:
+        for dies_at in range(10):
+            done = forks.run(program, tmp_path, dies_at)
+            assert done.returncode == -9, done.stderr
+        done = forks.run(program, tmp_path, 99)
+    assert done.returncode == 0, done.stderr
     assert int(done.stdout) == sum(n * 2 for n in range(0, 10, 2)) + (1 + 3 + 5 + 9) * 3 + 1000
     lines = (tmp_path / "ran").read_text().splitlines()
     assert lines == [f"{'odd' if n % 2 else 'even'} {n}" for n in range(10)]
