@@ -58,7 +58,7 @@ class IdReservation:
             return await known()
         if (found := await node.again(known)) is not None:
             return found
-        from .node_context import Delays  # noqa: PLC0415 - only among nodes
+        from .delays import Delays  # noqa: PLC0415 - only among nodes
 
         delays = Delays()
         while not await self._is_reserved(node):

@@ -31,8 +31,8 @@ from anyio.abc import TaskStatus
 
 from ..errors import JournalError, LeaseLost, RuntimeClosed
 from ..journal.contract import Health
+from .delays import Delays
 from .fitness import unfit, without
-from .node_context import Delays
 
 if TYPE_CHECKING:
     from random import Random

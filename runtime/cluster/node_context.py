@@ -21,29 +21,14 @@ from ...actors.messages.inputs import NewEpoch
 from ..dispatch.waker import OwnLoop
 from ..errors import EventLoopEnded, JournalError, LeaseLost, closed, goes_on
 from ..journal.cluster import EPOCH
+from .delays import Delays
+from .texts_elsewhere import TextsElsewhere
 
 if TYPE_CHECKING:
     from ..host import KernelHost
     from ..journal.cluster import Cluster
 
-FIRST_LOOK = 0.02
-LAST_LOOK = 1.0
-"""Seconds between two looks at another node's work: each delay is half as long again, up to the last."""
-
 T = TypeVar("T")
-
-
-class Delays:
-    """Growing delays between checks, in seconds."""
-
-    def __init__(self, first: float = FIRST_LOOK, last: float = LAST_LOOK) -> None:
-        self._next = first
-        self._last = last
-
-    def __call__(self) -> float:
-        """Return the next delay."""
-        delay, self._next = self._next, min(self._next * 1.5, self._last)
-        return delay
 
 
 class Ask(NamedTuple):
@@ -51,12 +36,13 @@ class Ask(NamedTuple):
 
     Questions to the journal never delay those to the cluster, and none delays the lease.
 
-    own: questions of the runtime's own tasks to the cluster.
+    own: questions of the runtime's own tasks to the cluster. live: about what running bodies show.
     """
 
     journal: Callable[..., Awaitable[Any]]
     cluster: Callable[..., Awaitable[Any]]
     own: Callable[..., Awaitable[Any]]
+    live: Callable[..., Awaitable[Any]]
     lease: Callable[..., Awaitable[Any]]
 
 
@@ -77,6 +63,7 @@ class NodeContext:
         self.host = host
         self.read = ask.journal
         self.read_own = ask.own
+        self._ask_live = ask.live
         self._ask_cluster = ask.cluster
         self.read_lease = ask.lease
         self.start = start
@@ -85,6 +72,8 @@ class NodeContext:
         self._closed = False
         self._cause: BaseException | None = None  # the error that broke the runtime
         self._home = OwnLoop()
+        self.texts = TextsElsewhere(self)
+        """The text of other nodes' bodies, for readers of this node."""
 
     def is_here(self, look: Callable[[], object]) -> bool:
         """Whether this is the runtime's event loop. If not, `look` is called there."""
@@ -133,6 +122,10 @@ class NodeContext:
         """Ask the cluster once for a task of the runtime itself, which always awaits the answer."""
         return await self._once(self.read_own, question, *args)
 
+    async def ask_live(self, question: Callable[..., T], *args: Any) -> T:
+        """Ask the cluster once about what running bodies show, as `ask_own` does: it delays no other question."""
+        return await self._once(self._ask_live, question, *args)
+
     async def _once(self, read: Callable[..., Awaitable[Any]], question: Callable[..., T], *args: Any) -> T:
         try:
             answer: T = await read(question, *args)
@@ -178,10 +171,10 @@ class NodeContext:
         if raised:
             raise raised.pop()
 
-    async def pause(self, seconds: float) -> None:
-        """Wait for so many seconds. Raises RuntimeClosed if the runtime closes meanwhile."""
+    async def pause(self, seconds: float, over: anyio.Event | None = None) -> None:
+        """Wait for so many seconds, or until `over` is set. Raises RuntimeClosed if the runtime closes meanwhile."""
         self.check()
-        over, host = anyio.Event(), self.host
+        over, host = over or anyio.Event(), self.host
         timer = host.dispatcher.timers.arm(host.monotonic() + seconds, over.set)
         self._waiting.add(over)
         try:

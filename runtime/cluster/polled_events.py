@@ -17,7 +17,7 @@ from ...actors.records.transition import Transitioned
 from ..errors import JournalError, RuntimeClosed
 from ..observation.events import EarlierTransitions, EventBus, Subscription
 from ..observation.filters import Event, EventFilter
-from .node_context import Delays
+from .delays import Delays
 
 
 class PolledSubscription(Subscription[Any]):

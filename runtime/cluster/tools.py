@@ -31,7 +31,7 @@ from ..errors import JournalError, RuntimeClosed
 from ..journal.cluster import ToolDemand, ToolState
 from ..journal.sharing import ToolClaim
 from .breakers import CLOSED, HALF_OPEN, BreakerSnapshot, to_hear, to_say
-from .node_context import Delays
+from .delays import Delays
 
 if TYPE_CHECKING:
     from ..host import KernelHost

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..cluster.node_context import Delays
+from ..cluster.delays import Delays
 from ..journal.contract import InboxRow
 from .idempotency import made_key
 from .wire_errors import CommandAnswer, error_of

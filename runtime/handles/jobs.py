@@ -538,7 +538,8 @@ class TaskHandle(TaskVerbs["JobHandle"]):
         will be none. A part may hold several chunks. `Dropped(count)` in between says that so many characters are
         missing: they were emitted before those that are kept, or the reader was too slow.
 
-        Raises RuntimeError for a job that another node runs: nothing of a stream leaves the node, so ask that node.
+        Of a job that another node runs, the text comes by the database: up to a second later, and with the last
+        262,144 characters of what was emitted before.
         """
         return core_of(self._job).emitted(self.name)
 

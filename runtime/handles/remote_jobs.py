@@ -22,8 +22,8 @@ from ...actors.records.entities import JobRecord, WorkstreamRecord
 from ...actors.records.task import TaskRecord
 from ...actors.tasks.holds import HELD
 from ...actors.user_code import plain_text
+from ..cluster.delays import Delays
 from ..cluster.live_progress import read_progress
-from ..cluster.node_context import Delays
 from ..cluster.polled_events import PolledSubscription
 from ..commands.idempotency import check_request_id
 from ..commands.other_nodes import send
@@ -103,13 +103,11 @@ class RemoteJobCore(JobCore):
         return self._seen.progress.get(self.task_name(task))
 
     def emitted(self, task: str, token: int = 0, place: int = 0) -> TextStream:
-        """The text that a body emits here. Raises RuntimeError while another node runs the job."""
-        if self.elsewhere:
-            raise RuntimeError(
-                f"job {self.id!r} is run by another node, and what its bodies emit does not leave that node: ask its "
-                "board, or a handle there"
-            )
-        return super().emitted(task, token, place)
+        """The text that a body emits, here or on the node that runs it."""
+        if not self.elsewhere:
+            return super().emitted(task, token, place)
+        self.services.check_here("a job")
+        return self._node.texts.stream(self.task_record(task), token, place)
 
     def approvals(self) -> list[PendingApproval]:
         """The approvals that this job waits for, as they were read last."""

@@ -147,7 +147,7 @@ async def be_the_one(
     Returns the kept record if the same command has taken effect on another node. Raises InvalidTransitionError if
     another command was faster.
     """
-    from ..cluster.node_context import Delays  # noqa: PLC0415 - only among nodes
+    from ..cluster.delays import Delays  # noqa: PLC0415 - only among nodes
 
     node, delays = services.node, Delays()
     assert node is not None  # noqa: S101 - without other nodes, no other node can own the job

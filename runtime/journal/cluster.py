@@ -25,7 +25,7 @@ Rules (DESIGN section 8, "Journals")
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -38,7 +38,7 @@ from .contract import InboxRow
 
 if TYPE_CHECKING:
     from ..calling import Progress
-    from .live import LiveProgress
+    from .live import LiveProgress, LiveText, TextPlace
     from .sharing import ToolClaim
 
 EPOCH = log.EPOCH
@@ -265,6 +265,27 @@ class Cluster(Protocol):
 
         Raises JournalError also if it cannot be known, such as from a standby.
         """
+        ...
+
+    on_listened: Callable[[Sequence[int]], object]
+    """Called on the event loop with the keys of tasks to whose text another process listens."""
+
+    def write_text(self, parts: Sequence[LiveText], cuts: Sequence[TextPlace]) -> int:
+        """Write text that bodies of this node have emitted, and remove what is before the places of `cuts`.
+
+        Nothing of it is durable. Returns a number, as `write_progress` does.
+        """
+        ...
+
+    def read_text(self, after: Sequence[TextPlace]) -> list[LiveText]:
+        """The text after these places, and that of later attempts of these tasks, in its order; perhaps a part of it.
+
+        A part may begin before the place. Of an attempt that is over, its end is returned each time.
+        """
+        ...
+
+    def listen(self, tasks: Sequence[int]) -> None:
+        """Notify the nodes that this one listens to the text of these tasks (by key). It has to be repeated."""
         ...
 
     def hide(self) -> None:

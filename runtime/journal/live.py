@@ -17,3 +17,28 @@ class LiveProgress(NamedTuple):
     key: int
     token: int
     progress: Progress
+
+
+class LiveText(NamedTuple):
+    """A part of the text that the running body of a task has emitted. task: its key. token: of the attempt.
+
+    place: characters before the part. over: whether the attempt is over, and no text follows.
+    """
+
+    task: int
+    token: int
+    place: int
+    text: str
+    over: bool = False
+
+
+class TextPlace(NamedTuple):
+    """A place in the text of an attempt: so many characters are before it."""
+
+    task: int
+    token: int
+    place: int
+
+
+EVERYTHING = 1 << 62
+"""A place behind every text."""

@@ -160,6 +160,10 @@ class Wiring:
             children=services.children, flows=flows, live=services.live, durable=durable,
         )  # fmt: skip
         self._show_progress(start)
+        if services.node is not None:
+            from ..cluster.shared_text import SharedText  # noqa: PLC0415 - most runtimes are alone
+
+            SharedText(services.node, services.live)
         host.on_job_over, host.on_job_here = services.jobs.over, services.jobs.here
         host.begin_keeping()
         for job in host.jobs.values():
@@ -212,7 +216,7 @@ class Wiring:
         from ..cluster.tools import ToolsService  # noqa: PLC0415
 
         services, host, queries = self._services, self._services.host, self._services.queries
-        ask = Ask(queries.read, queries.read_shared, queries.read_own, queries.read_lease)
+        ask = Ask(queries.read, queries.read_shared, queries.read_own, queries.read_live, queries.read_lease)
         node = services.node = NodeContext(cluster, host, ask, start)
         host.on_close.append(node.close)
         services.membership = Membership(node, host, self.adopt, services.bodies, services.finder.look_beside)

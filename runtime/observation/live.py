@@ -215,6 +215,18 @@ class LiveTasks:
             self._note_attempt(live)
         return TextStream(live, token, place)
 
+    def of(self, key: int) -> LiveTask | None:
+        """The running attempt of a task (by key) of this runtime, or the next one; None if there will be none here."""
+        entity = self._kernel.entities.get(key)
+        if entity is None or entity.record.kind != "task" or str(entity.record.state) in TASK_ENDED:
+            return None
+        record = entity.record
+        live = self._tasks.get(record.id)
+        if live is None:
+            live = self._begin(record.id, key)
+            self._note_attempt(live)
+        return live
+
     def show(self, token: int, shown: Shown, mask: Mask | None = None) -> bool:
         """Show what a body has sent. Returns whether a heartbeat of it is due. Late ones, and those of hooks, are
         dropped.

@@ -17,7 +17,8 @@ from callboard import Progress, Runtime, Task, TaskContext, Worker, Workstream
 from callboard.runtime.cli.app import app
 from callboard.runtime.cli.command_errors import run_command
 from callboard.runtime.errors import JournalError, LeaseLost
-from callboard.runtime.journal.live import LiveProgress
+from callboard.runtime.journal.live import EVERYTHING, LiveProgress, LiveText, TextPlace
+from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.live import sweep
 from callboard.runtime.journal.postgres.opening import connect
 from callboard.runtime.testing.postgres import PrivateServer
@@ -74,13 +75,44 @@ def test_progress_counts_until_it_is_over_or_its_node_is_fenced_and_a_crash_of_t
     assert nodes.one("SELECT count(*) FROM live_progress") == 0
 
 
+def test_text_is_read_from_a_place_on_and_removed_up_to_one(nodes: PostgresNodes) -> None:
+    a, b = nodes.node("a"), nodes.node("b")
+    rows = [LiveText(11, 7, 0, "one \x00"), LiveText(11, 7, 5, "two é"), LiveText(12, 8, 0, "\U0001f43b")]
+    a.write_text(rows, [])
+    everywhere = [TextPlace(11, 7, 0), TextPlace(12, 3, 9), TextPlace(13, 1, 0)]
+    assert b.read_text(everywhere) == rows
+    assert b.read_text([TextPlace(11, 7, 5)]) == [rows[1]]
+    assert b.read_text([TextPlace(11, 7, 10), TextPlace(11, 8, 0)]) == []
+    grown, over = LiveText(11, 7, 5, "two é and more"), LiveText(12, 8, 1, "", over=True)
+    a.write_text([grown, over], [TextPlace(11, 7, 5)])
+    assert b.read_text(everywhere) == [grown, rows[2], over]
+    assert b.read_text([TextPlace(12, 8, 1)]) == [over]  # the end each time
+    a.write_text([], [TextPlace(11, 7, EVERYTHING), TextPlace(12, 7, EVERYTHING)])
+    assert b.read_text(everywhere) == [rows[2], over]
+    with contextlib.closing(connect(nodes.address, "test")) as listener:
+        listener.execute(f'LISTEN "{nodes.address.channel}"'.encode())
+        keys = [(1 << 62) + number for number in range(400)]
+        b.listen(keys)
+        told = [notice.payload.split() for notice in listener.notifies(timeout=60, stop_after=2)]
+    assert [word for words in told for word in words if word != "listen"] == [str(key) for key in keys]
+    nodes.run(FENCE, a.node)
+    assert b.read_text(everywhere) == []
+    sweep(nodes.sql)
+    assert nodes.one("SELECT count(*) FROM live_text") == 0
+
+
 began: list[TaskContext] = []
+on: anyio.Event
 
 
 async def shows(task: TaskContext) -> None:
     began.append(task)
     task.progress(1, 4, f"reading with {task.secrets['key']}")
-    await anyio.sleep_forever()
+    task.emit(f"with {task.secrets['key']}: ")
+    for number in range(1, 10_000):
+        task.emit(f"{number} ")
+        if number == 5_000:
+            await on.wait()
 
 
 def told_by(capsys: pytest.CaptureFixture[str], *args: str) -> str:
@@ -89,10 +121,19 @@ def told_by(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     return capsys.readouterr().out
 
 
+def rows_of_text(address: str) -> int:
+    """The rows of text in the database."""
+    with contextlib.closing(connect(parse(address), "test")) as connection:
+        found = connection.execute("SELECT count(*) FROM live_text").fetchone()
+        return int(found[0]) if found else 0
+
+
 @pytest.mark.anyio
 async def test_what_a_body_shows_is_seen_from_another_node_and_from_the_command_line(
     emptied: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    global on  # noqa: PLW0603 - the body is found by its import path
+    on = anyio.Event()
     began.clear()
     more: Any = {"lease": 30, "workers": WORKERS, "drain_deadline": 0}
     key = {"key": "hunter2hunter2"}
@@ -109,6 +150,13 @@ async def test_what_a_body_shows_is_seen_from_another_node_and_from_the_command_
             told = await anyio.to_thread.run_sync(partial(told_by, capsys, *command, "-j", emptied))
             assert "1 of 4 (25 %), reading with" in told
             assert "hunter" not in told
-        await job.cancel(force=True)
-        await far.wait()
+        assert rows_of_text(emptied) == 0  # nobody listens
+        stream = far.task("x").stream()
+        text = str(await anext(stream))
+        on.set()
+        text += "".join([str(part) async for part in stream])
+        assert "hunter" not in text
+        assert text.partition(": ")[2] == "".join(f"{number} " for number in range(1, 10_000))
+        assert (await far.wait()).ok
+        assert (await job.wait()).ok
         assert far.task("x").progress is None

@@ -166,7 +166,8 @@ def who_runs(address: str) -> str | None:
 class PostgresNotifier:
     """Listens for notifications from its creation until `close`; while it cannot listen, its owner looks each second.
 
-    given: called with the nodes that may at once take jobs that another node gave back.
+    given: called with the nodes that may at once take jobs that another node gave back. listened: called with the keys
+    of tasks to whose text another process listens: that is no reason to look into the inbox.
 
     It uses its own connection, and connects and reconnects in a thread.
     """
@@ -177,9 +178,11 @@ class PostgresNotifier:
         connect: Callable[[Address, str], Connection] = connect,
         clock: Callable[[], float] = time.monotonic,
         given: Callable[[Sequence[int]], object] = lambda _: None,
+        listened: Callable[[Sequence[int]], object] = lambda _: None,
     ) -> None:
         self._address = address
         self._given = given
+        self._listened = listened
         self._connect = connect
         self._clock = clock
         self._changing = threading.Lock()
@@ -219,10 +222,14 @@ class PostgresNotifier:
             connection.pgconn.consume_input()
             news = False
             while (notice := connection.pgconn.notifies()) is not None:
+                word, *named = notice.extra.decode(errors="replace").split() or [""]
+                numbers = [number for name in named if (number := whole(name)) is not None]
+                if word == "listen":
+                    self._listened(numbers)
+                    continue
                 news = True
-                word, *nodes = notice.extra.decode(errors="replace").split()
                 if word == "given":
-                    self._given([number for node in nodes if (number := whole(node)) is not None])
+                    self._given(numbers)
             if news:
                 return
             await anyio.wait_readable(connection.fileno())

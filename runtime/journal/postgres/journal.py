@@ -82,7 +82,9 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
     def notifier(self) -> PostgresNotifier:
         """A notifier of new rows in the inbox, and changes among the nodes."""
         cluster = self._cluster
-        return PostgresNotifier(self.address) if cluster is None else PostgresNotifier(self.address, given=cluster.call)
+        if cluster is None:
+            return PostgresNotifier(self.address)
+        return PostgresNotifier(self.address, given=cluster.call, listened=cluster.hear)
 
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
         """The commands that this node has to run, oldest first, as in the contract."""

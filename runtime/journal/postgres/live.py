@@ -6,6 +6,9 @@ Rules
   empty them; a standby cannot read them. So whoever reads them takes an error as "nothing is known".
 - A row counts while its node is not fenced. A node removes its rows; those of a node that was fenced are removed by
   `sweep`.
+- Of a text that grows, rows have up to `PIECE` characters: the last one is written anew until it is full.
+- Whoever listens notifies the nodes of it, with the keys of the tasks. That is repeated, and holds for a while: so a
+  notification that is lost is made good, and a listener that has gone is forgotten.
 - A progress has the fencing token of its attempt: a reader compares it with that of the task's record.
 """
 # ruff: noqa: S608 - statements are put together from names in this module only; values are bound
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...calling import Progress
-from ..live import LiveProgress
+from ..live import LiveProgress, LiveText, TextPlace
 
 if TYPE_CHECKING:
     from .opening import Connection
@@ -29,6 +32,21 @@ CREATE UNLOGGED TABLE live_progress (     -- what running bodies have said of th
   task bigint PRIMARY KEY, node bigint NOT NULL, token bigint NOT NULL, progress text NOT NULL
 ) WITH (fillfactor = 20);
 """
+TEXT_TABLES = """
+CREATE UNLOGGED TABLE live_text (         -- what running bodies emit, while another process listens
+  task bigint NOT NULL, token bigint NOT NULL,
+  place bigint NOT NULL,                  -- the characters of the attempt before these,
+  size integer NOT NULL,                  -- and the number of these
+  over boolean NOT NULL,                  -- whether the attempt is over
+  node bigint NOT NULL,
+  part text NOT NULL,                     -- JSON: a string
+  PRIMARY KEY (task, token, place)
+) WITH (fillfactor = 50);
+"""
+MOST_NAMED = 350
+"""Keys in one notification, which holds 8,000 bytes at most."""
+ROWS = 1_000
+"""Rows of text that are read at once."""
 _PROGRESS = msgspec.json.Decoder(Progress)
 _NOT_FENCED = "EXISTS (SELECT FROM nodes WHERE node = %(me)s AND NOT fenced)"
 _WRITE = f"""
@@ -44,8 +62,29 @@ _READ = """
 SELECT task, token, progress FROM live_progress JOIN nodes USING (node)
 WHERE task = ANY (%s::bigint[]) AND NOT nodes.fenced
 """
-_SWEEP = "DELETE FROM live_progress WHERE NOT EXISTS (SELECT FROM nodes WHERE node = live_progress.node AND NOT fenced)"
-_HIDE = "DELETE FROM live_progress WHERE node = %(me)s"
+_WRITE_TEXT = f"""
+INSERT INTO live_text (task, token, place, size, over, node, part)
+SELECT new.task, new.token, new.place, new.size, new.over, %(me)s, new.part
+FROM unnest(%(tasks)s::bigint[], %(tokens)s::bigint[], %(places)s::bigint[], %(sizes)s::integer[], %(overs)s::boolean[],
+  %(parts)s::text[]) AS new (task, token, place, size, over, part)
+WHERE {_NOT_FENCED}
+ON CONFLICT (task, token, place) DO UPDATE SET size = excluded.size, over = excluded.over, part = excluded.part
+"""
+_CUT = """
+DELETE FROM live_text USING unnest(%(tasks)s::bigint[], %(tokens)s::bigint[], %(places)s::bigint[])
+  AS cut (task, token, place)
+WHERE live_text.task = cut.task AND live_text.token = cut.token AND live_text.place + live_text.size <= cut.place
+"""
+_READ_TEXT = """
+SELECT row.task, row.token, row.place, row.part, row.over
+FROM unnest(%(tasks)s::bigint[], %(tokens)s::bigint[], %(places)s::bigint[]) AS wanted (task, token, place)
+  JOIN live_text AS row ON row.task = wanted.task AND (row.token > wanted.token
+    OR row.token = wanted.token AND (row.place + row.size > wanted.place OR row.over))
+  JOIN nodes ON nodes.node = row.node
+WHERE NOT nodes.fenced ORDER BY row.task, row.token, row.place LIMIT %(rows)s
+"""
+_LISTEN = "SELECT pg_notify(%(channel)s, 'listen ' || %(named)s)"
+_TABLES = ("live_progress", "live_text")
 
 
 def write_progress(connection: Connection, me: int, told: Sequence[LiveProgress], over: Sequence[int]) -> None:
@@ -69,11 +108,46 @@ def read_progress(connection: Connection, tasks: Sequence[int]) -> dict[int, tup
     return told
 
 
+def write_text(connection: Connection, me: int, parts: Sequence[LiveText], cuts: Sequence[TextPlace]) -> None:
+    """Write text of a node's bodies, and remove the rows before these places."""
+    if parts:
+        values = {
+            "me": me, **_places(parts), "sizes": [len(one.text) for one in parts],
+            "overs": [one.over for one in parts], "parts": [msgspec.json.encode(one.text).decode() for one in parts],
+        }  # fmt: skip
+        connection.execute(_WRITE_TEXT.encode(), values)
+    if cuts:
+        connection.execute(_CUT, _places(cuts))
+
+
+def read_text(connection: Connection, after: Sequence[TextPlace]) -> list[LiveText]:
+    """The text after these places, and that of later attempts of these tasks, in its order."""
+    rows = connection.execute(_READ_TEXT, {**_places(after), "rows": ROWS})
+    return [LiveText(task, token, place, msgspec.json.decode(part, type=str), over)
+            for task, token, place, part, over in rows]  # fmt: skip
+
+
+def _places(of: Sequence[LiveText] | Sequence[TextPlace]) -> dict[str, list[int]]:
+    return {
+        "tasks": [one.task for one in of], "tokens": [one.token for one in of], "places": [one.place for one in of],
+    }  # fmt: skip
+
+
+def listen(connection: Connection, tasks: Sequence[int], channel: str) -> None:
+    """Notify the nodes that somebody listens to the text of these tasks."""
+    for first in range(0, len(tasks), MOST_NAMED):
+        named = " ".join(map(str, tasks[first : first + MOST_NAMED]))
+        connection.execute(_LISTEN, {"channel": channel, "named": named})
+
+
 def sweep(connection: Connection) -> None:
     """Remove what fenced nodes have left."""
-    connection.execute(_SWEEP)
+    for table in _TABLES:
+        sql = f"DELETE FROM {table} AS row WHERE NOT EXISTS (SELECT FROM nodes WHERE node = row.node AND NOT fenced)"
+        connection.execute(sql.encode())
 
 
 def hide(connection: Connection, me: int) -> None:
     """Remove all that a node shows."""
-    connection.execute(_HIDE, {"me": me})
+    for table in _TABLES:
+        connection.execute(f"DELETE FROM {table} WHERE node = %(me)s".encode(), {"me": me})

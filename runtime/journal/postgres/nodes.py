@@ -35,7 +35,7 @@ from .went_back import AcknowledgedState, DatabaseWentBack, system_of
 
 if TYPE_CHECKING:
     from ...calling import Progress
-    from ..live import LiveProgress
+    from ..live import LiveProgress, LiveText, TextPlace
     from ..sharing import ToolClaim
     from .opening import Connection
 
@@ -93,6 +93,7 @@ class PostgresCluster:
         self._renewed_on = 0  # number of the connection on which the lease was last renewed
         self._pruned = clock() - PRUNE_EVERY + FIRST_PRUNE
         self._connect = connect
+        self.on_listened: Callable[[Sequence[int]], object] = lambda _: None
         self.others: list[Link] = []  # links that `cut` cuts as well
         self._lease_link = Link(address, "lease", self._connect_known)
         self._link = Link(address, "node", self._connect_known)
@@ -314,6 +315,10 @@ class PostgresCluster:
         """For the notifier: these nodes may take returned jobs at once; all nodes if the list is empty."""
         self._called |= not favoured or self.node in favoured
 
+    def hear(self, tasks: Sequence[int]) -> None:
+        """For the notifier: another process listens to the text of these tasks."""
+        self.on_listened(tasks)
+
     def want_again(self) -> None:
         """Allow this node to take jobs that it gave back."""
         self._left = frozenset()
@@ -409,6 +414,19 @@ class PostgresCluster:
     def read_progress(self, tasks: Sequence[int]) -> dict[int, tuple[int, Progress]]:
         """The progress of these tasks, whichever node runs them, each with the token of its attempt."""
         return self._progress(tasks)
+
+    def write_text(self, parts: Sequence[LiveText], cuts: Sequence[TextPlace]) -> int:
+        """Write text that bodies of this node have emitted. Returns the number of the connection."""
+        self._ask(lambda connection: live.write_text(connection, self.node, parts, cuts), self._live_link)
+        return self._live_link.made
+
+    def read_text(self, after: Sequence[TextPlace]) -> list[LiveText]:
+        """The text of bodies of other nodes after these places."""
+        return self._ask(lambda connection: live.read_text(connection, after), self._live_link)
+
+    def listen(self, tasks: Sequence[int]) -> None:
+        """Notify the nodes that this one listens to the text of these tasks."""
+        self._ask(lambda connection: live.listen(connection, tasks, self._address.channel), self._live_link)
 
     def hide(self) -> None:
         """Remove all that bodies of this node have shown."""

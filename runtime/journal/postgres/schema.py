@@ -39,7 +39,7 @@ from ..views.views import (
     views,
     views_of,
 )
-from .live import LIVE_TABLES
+from .live import LIVE_TABLES, TEXT_TABLES
 from .tables import INBOX, NODES
 
 LEASE_LOST = "CB001"
@@ -422,6 +422,7 @@ _ROUNDS = (
 
 # What running bodies show to other nodes and to commands.
 _LIVE = LIVE_TABLES
+_LIVE_TEXT = TEXT_TABLES
 
 MIGRATIONS = (
     NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),
@@ -439,5 +440,6 @@ MIGRATIONS = (
     _MESSAGES,
     _ROUNDS,
     _LIVE,
+    _LIVE_TEXT,
 )
 """The migrations from version n to n + 1."""

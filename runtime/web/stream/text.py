@@ -33,7 +33,7 @@ from ...journal.batch import encode_readable
 from ...observation.events import Dropped
 from ...observation.live import TextStream
 from ..http.context import JobPath, TaskPath, TheBoard, job_id_of
-from ..http.problems import Problem, not_found
+from ..http.problems import not_found
 from .frames import RETRY, closing
 from .stream import HEADERS, HEARTBEAT, send_more, watch
 
@@ -138,9 +138,6 @@ async def stream_task(
         handle = await board.services.jobs.find(record.job_id)
     except LookupError:
         raise not_found("job", record.job_id) from None
-    if handle.elsewhere:
-        text = f"job {record.job_id!r} is run by another node, and what its bodies emit does not leave that node"
-        raise Problem(409, "elsewhere", text)
     return EmittedText(board.streams, core_of(handle).emitted(record.name, token, place))
 
 

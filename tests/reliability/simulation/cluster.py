@@ -12,7 +12,7 @@ from callboard.runtime.calling import Progress
 from callboard.runtime.errors import JournalError, LeaseLost
 from callboard.runtime.journal.cluster import LeaseRenewal, Node, ToolDemand, ToolState
 from callboard.runtime.journal.contract import Commits, Entry, Health, Identity, InboxRow
-from callboard.runtime.journal.live import LiveProgress
+from callboard.runtime.journal.live import LiveProgress, LiveText, TextPlace
 from callboard.runtime.journal.sharing import ToolClaim
 
 from .server import Server, nobody
@@ -24,6 +24,8 @@ class MemoryCluster:
     def __init__(self, server: Server, name: str, place: str, lease: float) -> None:
         self.server = server
         self.session = server.join(name, place, lease)
+        self.on_listened: Callable[[Sequence[int]], object] = nobody
+        server.clusters.append(self)
 
     @property
     def name(self) -> str:
@@ -135,9 +137,43 @@ class MemoryCluster:
         told = [self.server.progress[key] for key in tasks if key in self.server.progress]
         return {one.key: (one.token, one.progress) for session, one in told if not session.ended_as}
 
+    def write_text(self, parts: Sequence[LiveText], cuts: Sequence[TextPlace]) -> int:
+        """Write text of bodies of this node."""
+        self.server.reach(self.session)
+        texts = self.server.texts
+        texts |= {part[:3]: (self.session, part) for part in parts}
+        for cut in cuts:
+            for place, (_, part) in list(texts.items()):
+                if place[:2] == cut[:2] and part.place + len(part.text) <= cut.place:
+                    del texts[place]
+        self.server.most_texts = max(self.server.most_texts, len(texts))
+        return self.server.restarts + 1
+
+    def read_text(self, after: Sequence[TextPlace]) -> list[LiveText]:
+        """The text after these places."""
+        self.server.reach(self.session)
+        return [
+            part
+            for _, (session, part) in sorted(self.server.texts.items())
+            for task, token, place in after
+            if part.task == task and not session.ended_as
+            if part.token > token or (part.token == token and (part.place + len(part.text) > place or part.over))
+        ]
+
+    def listen(self, tasks: Sequence[int]) -> None:
+        """Notify the nodes of these tasks."""
+        self.server.reach(self.session)
+        self.server.listened.append([*tasks])
+        for cluster in self.server.clusters:
+            if not cluster.session.ended_as:
+                cluster.on_listened(tasks)
+
     def hide(self) -> None:
         """Remove all that bodies of this node have shown."""
         self.server.reach(self.session)
+        self.server.texts = {
+            place: (session, one) for place, (session, one) in self.server.texts.items() if session is not self.session
+        }
         self.server.progress = {
             key: (session, one) for key, (session, one) in self.server.progress.items() if session is not self.session
         }

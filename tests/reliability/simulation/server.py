@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -34,8 +34,11 @@ from callboard.actors.workers.tool_limits import RUNTIME
 from callboard.runtime.errors import JournalError, LeaseLost
 from callboard.runtime.journal.cluster import EPOCH, LeaseRenewal, Node, ToolDemand, ToolState
 from callboard.runtime.journal.contract import Entry, InboxRow, belongs_to
-from callboard.runtime.journal.live import LiveProgress
+from callboard.runtime.journal.live import LiveProgress, LiveText
 from callboard.runtime.journal.sharing import ToolClaim, portion
+
+if TYPE_CHECKING:
+    from .cluster import MemoryCluster
 
 from .disk import Disk
 
@@ -88,6 +91,10 @@ class Server:
         self.claims: dict[str, dict[str, ToolClaim]] = {}
         self.said: dict[str, dict[str, ToolClaim]] = {}  # claims of nodes that have ended
         self.progress: dict[int, tuple[Session, LiveProgress]] = {}  # what bodies show: a restart loses it
+        self.texts: dict[tuple[int, int, int], tuple[Session, LiveText]] = {}
+        self.most_texts = 0
+        self.listened: list[list[int]] = []  # the notifications, so far
+        self.clusters: list[MemoryCluster] = []
         self.restarts = 0
         self.tools: dict[str, ToolState] = {}
         self.tool_changes: list[ToolState] = []
@@ -105,7 +112,7 @@ class Server:
     def restart(self) -> None:
         """Lose what is not durable."""
         self.restarts += 1
-        self.progress = {}
+        self.progress, self.texts = {}, {}
 
     # -- reaching it ---------------------------------------------------------------------------------------------------
 

@@ -8,22 +8,25 @@ import anyio
 import pytest
 from tests.runtime.web.conftest import client_of
 
-from callboard import Progress, Retry, Task, TaskContext, Workstream
+from callboard import Dropped, Progress, Retry, Task, TaskContext, Workstream
+from callboard.runtime.cluster.shared_text import SHARED
+from callboard.runtime.observation.live import PIECE, TextStream
 
 from .scene import Nodes, quick
 
 pytestmark = pytest.mark.anyio
 told: list[Progress] = []  # what the bodies of the present test say next
 begun: list[TaskContext] = []
-go_on: anyio.Event
+go_on: anyio.Event  # for the first attempt
+end: anyio.Event  # for the others
 
 
 @pytest.fixture
 def scene() -> Nodes:
-    global go_on  # noqa: PLW0603 - bodies are found by their import path
+    global go_on, end
     told.clear()
     begun.clear()
-    go_on = anyio.Event()
+    go_on, end = anyio.Event(), anyio.Event()
     return Nodes()
 
 
@@ -99,3 +102,149 @@ async def test_the_board_of_another_node_shows_it(scene: Nodes, anyio_backend: A
         assert {one["name"]: one["progress"] for one in tasks} == {"v": None, "x": said}
         assert (await client.get("/api/jobs/j/graph")).json()["progress"] == {"x": said}
         await job.cancel()
+
+
+# -- emitted text ------------------------------------------------------------------------------------------------------
+
+
+async def writes(task: TaskContext) -> None:
+    """Emit what the test says, until it lets the body end; the first attempt fails."""
+    begun.append(task)
+    task.emit(f"attempt {task.attempt}: ")
+    await (go_on if task.attempt == 1 else end).wait()
+    task.emit("the end")
+    if task.attempt == 1:
+        raise ConnectionError("not yet")
+
+
+class Reading:
+    """A reader of a stream, in a task of its own."""
+
+    def __init__(self, stream: TextStream) -> None:
+        self.stream = stream
+        self.parts: list[str | Dropped] = []
+        self.over = False
+
+    @property
+    def text(self) -> str:
+        """What it has read."""
+        return "".join(part if isinstance(part, str) else f"[{part.count}]" for part in self.parts)
+
+    async def read(self) -> None:
+        """Read until the stream ends."""
+        async for part in self.stream:
+            self.parts.append(part)
+        self.over = True
+
+
+async def test_text_is_streamed_to_readers_on_another_node_and_only_while_somebody_reads(scene: Nodes) -> None:
+    base = scene.base
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking(), anyio.create_task_group() as group:
+        tasks = [Task("x", run=writes, retry=Retry(max_attempts=2)), Task("y", run=quick, depends_on=["x"])]
+        job = await a.submit(Workstream("w", tasks=tasks), id="j")
+        await scene.until(lambda: begun)
+        begun[0].emit("unheard, ")
+        far = await b.job("j")
+        assert (base.texts, base.listened) == ({}, [])  # nobody listens: nothing is written
+        first, second, gone = (Reading(far.task("x").stream()) for _ in range(3))
+        for one in (first, second, gone):
+            group.start_soon(one.read)
+        await scene.until(lambda: second.text == first.text == "attempt 1: unheard, ")
+        begun[0].emit("heard, ")
+        await scene.until(lambda: first.text == "attempt 1: unheard, heard, ")
+        assert (len(base.texts), begun[0].token) == (1, next(iter(base.texts))[1])  # the row has grown
+        gone.stream.close()
+        await scene.until(lambda: gone.over)
+        token, place = first.stream.place
+        assert (token, place) == (begun[0].token, len(first.text))
+        go_on.set()
+        await scene.until(lambda: first.over and second.over)
+        end.set()
+        assert second.text == "attempt 1: unheard, heard, the end"
+        assert (await far.wait()).state == "completed"
+        assert [part async for part in far.task("x").stream()] == []  # none runs any more
+        await scene.until(lambda: not base.texts)
+        count, now = len(base.listened), scene.clock.monotonic()
+        await scene.until(lambda: scene.clock.monotonic() > now + 30)
+        assert len(base.listened) == count  # nobody reads any more
+        assert (await job.wait()).ok
+
+
+async def test_a_reader_that_waits_for_an_attempt_gets_the_next_one_and_a_place_is_found_again(scene: Nodes) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking(), anyio.create_task_group() as group:
+        held = Task("x", run=writes, retry=Retry(max_attempts=2), depends_on=["v"])
+        await a.submit(Workstream("w", tasks=[Task("v", run=reads), held]), id="j")
+        await scene.until(lambda: begun)
+        far = await b.job("j")
+        before = Reading(far.task("x").stream())  # it has not begun
+        group.start_soon(before.read)
+        await scene.until(lambda: scene.base.listened)
+        go_on.set()
+        await scene.until(lambda: before.over)
+        assert before.text == "attempt 1: the end"
+        far = await b.job("j")
+        after = Reading(far.task("x").stream())
+        group.start_soon(after.read)
+        end.set()
+        await scene.until(lambda: after.over)
+        assert after.text == "attempt 2: the end"
+
+
+async def test_more_than_is_kept_is_counted_and_rows_are_bounded(scene: Nodes) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking(), anyio.create_task_group() as group:
+        job = await a.submit(Workstream("w", tasks=[Task("x", run=writes)]), id="j")
+        await scene.until(lambda: begun)
+        sent = "".join(f"{number} " for number in range(100_000))
+        begun[0].emit(sent)
+        far = await b.job("j")
+        late = Reading(far.task("x").stream())
+        group.start_soon(late.read)
+        kept = f"attempt 1: {sent}"
+        await scene.until(lambda: late.text == f"[{len(kept) - SHARED}]{kept[-SHARED:]}")
+        begun[0].emit("more")
+        await scene.until(lambda: late.text.endswith("more"))
+        for number in range(3):
+            begun[0].emit(f"{number}" * SHARED)
+            await scene.until(lambda last=str(number): late.text.count(last) > SHARED)  # type: ignore[misc]
+        late.stream.close()
+        await scene.until(lambda: not scene.base.texts)  # soon after nobody listens any more
+        assert scene.base.most_texts <= 2 * (SHARED // PIECE + 2)
+        await job.cancel(force=True)
+
+
+async def test_a_stream_goes_on_over_an_outage_and_a_restart_and_ends_with_its_node(scene: Nodes) -> None:
+    async with scene.runtime("b") as b, scene.ticking(), anyio.create_task_group() as group:
+        async with scene.runtime("a") as a:
+            await a.submit(Workstream("w", tasks=[Task("x", run=writes)]), id="j")
+            await scene.until(lambda: begun)
+            far = await b.job("j")
+            reading = Reading(far.task("x").stream())
+            group.start_soon(reading.read)
+            await scene.until(lambda: reading.text == "attempt 1: ")
+            for node in ("a", "b"):
+                scene.nodes[node].cut_off()
+                begun[0].emit(f"{node} was cut off, ")
+                now = scene.clock.monotonic()
+                await scene.until(lambda since=now: scene.clock.monotonic() > since + 3)  # type: ignore[misc]
+                scene.nodes[node].cut_off(False)
+                await scene.until(lambda last=node: reading.text.endswith(f"{last} was cut off, "))  # type: ignore[misc]
+            scene.base.restart()
+            begun[0].emit("restarted")
+            await scene.until(lambda: reading.text == "attempt 1: a was cut off, b was cut off, restarted")
+            assert not reading.over
+        await scene.until(lambda: reading.over)  # a has left: b runs it now, in a new attempt
+        await scene.until(lambda: not scene.base.texts)
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})], ids=["asyncio"])
+async def test_the_board_of_another_node_streams_it(scene: Nodes, anyio_backend: Any) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, client_of(b) as client, scene.ticking():
+        job = await a.submit(Workstream("w", tasks=[Task("x", run=writes)]), id="j")
+        await scene.until(lambda: begun)
+        token = begun[0].token
+        go_on.set()
+        told = await client.get("/api/jobs/j/tasks/x/stream", headers={"Last-Event-ID": f"{token}-8"})
+        assert told.status_code == 200
+        assert f'event: text\nid: {token}-18\ndata: {{"text":"1: the end"}}' in told.text
+        assert "event: end" in told.text
+        await job.wait()

@@ -87,7 +87,7 @@ async function follow({ path, kept, last, draw, runs, signal }) {
       if (response.ok) {
         if (await read(response.body.getReader(), kept, last, draw)) tries = 0;
       } else if (response.status < 500 && response.status !== 429) {
-        return; // such as a task that another node runs: its text does not leave that node
+        return; // such as a task that is not there any more
       }
     } catch {
       // the connection was lost, or closed
