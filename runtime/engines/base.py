@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 import msgspec
 
-from ...actors.messages.errors import Permanent
+from ...actors.messages.errors import FlowChanged, Permanent
 from ...actors.user_code import kind_name, message_of, truth
 from ..calling import Ended, ErrorInfo, Outcome, Status
 from ..dispatch.loop_bridge import LoopBridge
@@ -162,6 +162,8 @@ class BaseEngine(ABC, Generic[R]):
         """
         if run.call.kind != "body":
             return self._answered(run, value)
+        if (changed := _changed(run.call)) is not None:
+            return self._outcome(run, "failed", error=describe(changed, run.call.mask))
         if run.call.context is not None:
             connection = connection_of(run.call.context)
             if connection.again is not None:
@@ -199,4 +201,9 @@ class BaseEngine(ABC, Generic[R]):
         return self._outcome(run, "cancelled", error=ErrorInfo(type="cancelled", message=text))
 
     def _raised(self, run: R, error: BaseException) -> Outcome:
-        return self._outcome(run, "failed", error=describe(error, run.call.mask))
+        return self._outcome(run, "failed", error=describe(_changed(run.call) or error, run.call.mask))
+
+
+def _changed(call: Call) -> FlowChanged | None:
+    """The error with which a body fails whatever it returned or raised: its code contradicts its kept steps."""
+    return None if call.flows is None else call.flows.changed(call.token)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
-from ...actors.messages.errors import FlowAsleep, Permanent, TaskCancelled
+from ...actors.messages.errors import FlowAsleep, FlowChanged, Permanent, TaskCancelled
 from ..dispatch.waker import OwnLoop
 from .waiting import Waiter
 
@@ -49,8 +49,8 @@ class Connection:
     """The connection of one attempt's body. mask: of the secrets that it was given."""
 
     __slots__ = (
-        "again", "approvals", "asleep", "beat", "cancelled", "cannot_wait", "child_jobs", "flows", "line", "mask",
-        "on_cancel", "own_loop", "raises", "shown", "task", "waiters",
+        "again", "approvals", "asleep", "beat", "cancelled", "cannot_wait", "changed", "child_jobs", "flows", "line",
+        "mask", "on_cancel", "own_loop", "raises", "shown", "task", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +68,7 @@ class Connection:
         self.flows = flows
         self.cancelled = self.raises = False
         self.asleep = False  # the body is being dropped: it can request nothing
+        self.changed: str | None = None  # the text of FlowChanged: it can request nothing any more
         self.beat: Callable[[Any], None] = _nowhere
         self.own_loop: OwnLoop | None = None  # the event loop that the body runs on
         self.line: LoopBridge | None = None  # to that loop
@@ -211,6 +212,8 @@ class Connection:
         """Refuse a call that is for another kind of body: an async one on the loop, or a plain one in a thread."""
         if self.asleep:
             raise FlowAsleep("this flow is put to sleep: its body can request nothing until it runs again")
+        if self.changed is not None:
+            raise FlowChanged(self.changed)
         if self.cannot_wait is not None:
             raise RuntimeError(self.cannot_wait)
         self.check_here()

@@ -9,6 +9,8 @@ Rules (DESIGN section 10)
 - A number that is missing before a kept step was that of a parallel call that was interrupted: a call that is not
   found gets it, and runs. So the numbers of a name have a gap only where an interrupted call was not made again.
 - Arguments that JSON cannot hold say nothing: such a call is found by its number alone.
+- FlowChanged ends the attempt for good, whatever the body does with it: a body that catches all errors would compensate
+  for what has not failed. It runs no further step, and what it returns or raises is dropped.
 - A kept step returns its result at once and without I/O. A kept failure is raised again, but only in the round in which
   it happened: after a failed attempt, and in a later run, a failed step runs again.
 - A body goes on once its step is durable. It gets the value that the journal holds, as after a restart.
@@ -72,6 +74,8 @@ MOST_STEPS = 100_000
 """Steps in the history of one flow."""
 LONGEST_CALL = 2048
 """Bytes of the arguments of a step that are kept for people, as JSON. Longer ones are known by their digest only."""
+LONGEST_SPOKEN = 200
+"""Characters of the arguments of a step that an error tells."""
 SLEEP = "task.sleep"
 """The name of the steps that `task.sleep` takes."""
 
@@ -211,6 +215,7 @@ class Flow:
         self.asleep = False  # its body is being dropped: nothing is run and persisted any more
         self.rested_until = 0.0  # UTC epoch seconds: waits up to here are over, though the wall clock was set back
         self.stops = False  # its attempt is to end: the body is cancelled where it waits next
+        self.changed: FlowChanged | None = None  # the first call that the kept steps contradict
         self._thread: int | None = None  # of a plain function that has called a step
 
     # -- calling -------------------------------------------------------------------------------------------------------
@@ -346,6 +351,8 @@ class Flow:
         """Refuse a step inside another one, or of a body that is being dropped."""
         if self.asleep:
             raise FlowAsleep(f"this flow is put to sleep: step {name!r} runs when its body runs again")
+        if self.changed is not None:
+            raise FlowChanged(str(self.changed))
         if (outer := inside.get()) is not None:
             raise RuntimeError(
                 f"step {name!r} was called inside step {outer!r}, where it would not be kept by itself: call it from "
@@ -360,8 +367,10 @@ class Flow:
         found = self._kept.take(name, call)
         if found is None and self._in_order and (known := self._kept.next_in_order(name)) is not None:
             if call and known.call:
-                return FlowChanged(
-                    f"step {known.label!r} of this flow was called with other arguments than now: a body has to call "
+                return self._has_changed(
+                    f"step {known.label!r} of this flow was called with other arguments than now (kept: "
+                    f"{_spoken_call(known.call, known.raw_given)}, asked for: "
+                    f"{_spoken_call(call, self._shown_call(data))}): a body has to call "
                     "its steps as it did before. Make what differs a step (task.now, task.uuid), or give a new call a "
                     "name of its own (`step(function, name=...)`), or ask `task.version(...)` before it"
                 )
@@ -369,7 +378,7 @@ class Flow:
         if found is None:
             return self._new(name, path, call, self._shown_call(data) if args or kwargs else None)
         if ":" in found.function and ":" in path and not same_names(found.function, path):
-            return FlowChanged(
+            return self._has_changed(
                 f"step {found.label!r} of this flow was {spoken(found.function)}, and its body now calls "
                 f"{spoken(path)} under that name: give the new function another name (`@step(name=...)`), or decide by "
                 "task.version(...)"
@@ -377,6 +386,13 @@ class Flow:
         if found.failed and found.ended_at is not None and (found.task, found.round) != (self._task, self._round):
             return msgspec.structs.replace(found, ended_at=None, due_at=0.0, tries=0)  # to run again, under its key
         return found
+
+    def _has_changed(self, text: str) -> FlowChanged:
+        """The error of a call that the kept steps contradict: from now on the body can request nothing."""
+        self.changed = self.changed or FlowChanged(text)
+        if self.connection is not None:
+            self.connection.changed = str(self.changed)
+        return self.changed
 
     def _own(self, name: str, argument: object = None) -> StepRecord:
         """The row of a step of the library: the kept one with its argument, or a new one."""
@@ -846,6 +862,18 @@ def _encoded_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None
 def _digest(call: bytes | None) -> str:
     """A digest of the arguments of a call; "" if there is no JSON of them."""
     return "" if call is None else blake2b(call, digest_size=12).hexdigest()
+
+
+_NOTHING_GIVEN = _digest(_encoded_call((), {}))
+
+
+def _spoken_call(call: str, given: msgspec.Raw | None) -> str:
+    """The arguments of a call for people, as a call is written. given: as they are kept, if they are."""
+    if given is None:
+        return "()" if call == _NOTHING_GIVEN else "arguments that are not kept"
+    args, kwargs = msgspec.json.decode(given)
+    said = ", ".join([*(repr(one) for one in args), *(f"{name}={one!r}" for name, one in kwargs.items())])
+    return f"({said})" if len(said) <= LONGEST_SPOKEN else f"({said[:LONGEST_SPOKEN]}...)"
 
 
 def _result_of(row: StepRecord) -> Any:

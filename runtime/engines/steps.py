@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
+    from ...actors.messages.errors import FlowChanged
     from ..text.secrets import Mask
     from .connection import Connection
     from .receiving import Wanted
@@ -126,6 +127,10 @@ class FlowSource(Protocol):
 
         Raises AttemptOver if the attempt has ended.
         """
+        ...
+
+    def changed(self, token: int) -> FlowChanged | None:
+        """The error of a call of that attempt's body that the kept steps contradict, whatever the body did with it."""
         ...
 
 

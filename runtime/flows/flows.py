@@ -26,7 +26,7 @@ from ...actors.messages.commands import (
     TakeMessage,
     UseTool,
 )
-from ...actors.messages.errors import AttemptOver, FlowAsleep, TaskCancelled
+from ...actors.messages.errors import AttemptOver, FlowAsleep, FlowChanged, TaskCancelled
 from ...actors.messages.inputs import CallEnded
 from ...actors.records.step import WAITS, StepRecord
 from ...actors.tasks.attempt_clock import RUNNING
@@ -208,6 +208,11 @@ class Flows:
                     flow.rested_until = woken.wait.until or 0.0
                 self._leaving[token] = woken.wait
         return flow
+
+    def changed(self, token: int) -> FlowChanged | None:
+        """The error of a call of that attempt's body that the kept steps contradict; None if there was none."""
+        flow = self._flows.get(token)
+        return None if flow is None else flow.changed
 
     def task_of(self, token: int) -> TaskActor | None:
         """The task whose body runs under that token; None if the attempt has ended."""

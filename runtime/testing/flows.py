@@ -23,6 +23,7 @@ from .scripts import Fails, Succeeds, drawn
 if TYPE_CHECKING:
     from random import Random
 
+    from ...actors.messages.errors import FlowChanged
     from ..engines.connection import Connection
     from ..engines.receiving import Wanted
     from ..engines.steps import Flow, FlowSource, Step
@@ -46,6 +47,10 @@ class ScriptedFlows:
         """The flow of the attempt under that token. Raises AttemptOver if the attempt has ended."""
         flow = self._source.of(token, mask, connection)
         return _ScriptedFlow(flow, self._scripted) if self._scripts.of_steps else flow
+
+    def changed(self, token: int) -> FlowChanged | None:
+        """The error of a call of that attempt's body that the kept steps contradict; None if there was none."""
+        return self._source.changed(token)
 
     def _scripted(self, step: Step[..., Any]) -> Step[..., Any]:
         """The step, with a function that looks for its script."""

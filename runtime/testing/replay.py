@@ -328,6 +328,9 @@ class _Port:
             )
         return self.flow
 
+    def changed(self, _token: int) -> FlowChanged | None:
+        return None if self.flow is None else self.flow.changed
+
     @property
     def on_loop(self) -> bool:
         return self._stage.here

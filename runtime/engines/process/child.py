@@ -160,6 +160,8 @@ class Child:
         if (showing := self._showing) is not None:
             self._showing = None
             showing.end()
+        if self._flow is not None and not is_a(error, TaskCancelled):
+            error = self._flow.changed(begin.token) or error
         unasked = None if self._flow is None else self._flow.end()
         self._token, self._context, self._proxy, self._flow = 0, None, None, None
         duration = time.monotonic() - began

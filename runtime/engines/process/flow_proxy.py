@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from ....actors.messages.errors import AttemptOver
+from ....actors.messages.errors import AttemptOver, FlowChanged
 from ....actors.records.step import StepRecord
 from ..workers.wire import ALONE
 
@@ -109,6 +109,10 @@ class FlowProxy:
         """
         self._over = True
         return None if self._flow is None else tuple(self._flow.unasked())
+
+    def changed(self, _token: int) -> FlowChanged | None:
+        """The error of a call of the body that the kept steps contradict; None if there was none."""
+        return None if self._flow is None else self._flow.changed
 
     def _take(self, page: bytes) -> None:
         self._kept += msgspec.json.decode(page, type=list[StepRecord])

@@ -493,6 +493,46 @@ async def test_another_function_under_a_kept_name_fails_for_good(open_runtime: O
     assert ran == [1, ("double", 1), 2]
 
 
+@pytest.mark.parametrize("way", ["returns", "raises", "goes on", "in a group", "again"])
+async def test_a_body_that_catches_all_errors_compensates_nothing_because_its_code_has_changed(
+    way: str, open_runtime: Open
+) -> None:
+    async def body(task: TaskContext) -> Any:
+        if task.attempt == 1:
+            await double(1)
+            raise RuntimeError("interrupted")
+        try:
+            if way == "in a group":
+                async with anyio.create_task_group() as group:
+                    group.start_soon(anyio.sleep_forever)
+                    await double(2)
+            await double(2)
+        except Exception:
+            ran.append("caught")
+            if way == "raises":
+                raise KeyError("what it made of it") from None
+            if way == "again":
+                return task.again(page=2)
+            if way == "goes on":
+                for request in (task.step(half, 3), task.sleep("1h"), task.uuid(), task.submit(child, name="undo")):
+                    with pytest.raises(Exception, match="other arguments than now"):
+                        await request
+        return "compensated"
+
+    child = Workstream("undo", tasks=[Task("undo", run=lambda: ran.append("undone"))])
+    async with open_runtime() as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.submit(
+            Workstream("flow", tasks=[Task("t", run="body", retry=Retry(max_attempts=5, base_delay=0.0))])
+        )
+        failed = (await job.wait()).tasks["t"]
+    assert (failed.state, failed.error_type, failed.attempt) == ("failed", "FlowChanged", 2)
+    assert "step 'double' of this flow was called with other arguments than now (kept: (1), asked for: (2))" in str(
+        failed.last_error
+    )
+    assert ran == [("double", 1), "caught"]
+
+
 async def test_kept_steps_that_are_never_asked_for_are_told(open_runtime: Open) -> None:
     async def body(task: TaskContext) -> str:
         if task.attempt == 1:
