@@ -109,10 +109,14 @@ def ray_here() -> Iterator[Any]:
             cluster.shutdown()
 
 
-@pytest.fixture(scope="module")
-def set_apart() -> None:
-    """Exclude all objects of earlier tests from garbage collection, for modules that collect garbage repeatedly."""
-    pytest_collection_finish()
+@pytest.fixture(autouse=True, scope="module")
+def _set_apart() -> None:
+    """Exclude all objects of earlier modules from garbage collection.
+
+    Imported modules and reports of earlier tests stay: a test that collects garbage looked for half a second at them.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -16,7 +16,7 @@ from callboard.runtime.commands import idempotency as requests
 
 from .scene import Nodes, quick
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("set_apart")]
+pytestmark = pytest.mark.anyio
 DOOR = Machine(
     "door", "shut", states=[State("shut", bounded_by="whoever opens it"), State("gone", terminal=True)],
     transitions=[Transition("shut", "remove", "gone")],

@@ -48,7 +48,7 @@ from callboard.runtime.observation import metrics
 from callboard.runtime.text import secrets as masks
 from callboard.web import board
 
-pytestmark = [pytest.mark.anyio, pytest.mark.laboratory, pytest.mark.usefixtures("set_apart")]
+pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 
 DOOR = Machine(
     "door", "shut", states=[State("shut", bounded_by="whoever opens it"), State("gone", terminal=True)],

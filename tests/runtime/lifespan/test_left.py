@@ -23,7 +23,7 @@ from callboard.runtime.dispatch.dispatcher import Dispatcher
 from callboard.runtime.host import KernelHost
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("set_apart")]
+pytestmark = pytest.mark.anyio
 KINDS = (Runtime, KernelHost, Kernel, Dispatcher, JobActor, TaskActor)
 TIMES = 3
 
