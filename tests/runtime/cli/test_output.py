@@ -9,10 +9,11 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.forks import Forks
 
 from callboard.runtime.journal.sqlite.journal import SqliteReader
 
@@ -77,25 +78,42 @@ def unread() -> int:
     return writer
 
 
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    with Forks(tmp_path_factory.mktemp("forks"), **environment()) as forks:
+        yield forks
+
+
 @pytest.mark.parametrize("command", SHOWN, ids=" ".join)
-def test_a_command_whose_reader_has_left_says_so_by_its_exit_code_alone(done: Path, command: tuple[str, ...]) -> None:
+def test_a_command_whose_reader_has_left_says_so_by_its_exit_code_alone(
+    done: Path, forks: Forks, command: tuple[str, ...]
+) -> None:
     _begin_another(done, command)
+    ended = forks.run(PROGRAM[-1], *command, cwd=done, stdout="unread")
+    assert (ended.returncode, ended.stderr) == (141, "")
+    _did(done, command)
+
+
+@pytest.mark.parametrize("command", SHOWN, ids=" ".join)
+def test_a_command_that_finds_the_disk_of_its_output_full_says_that(
+    done: Path, forks: Forks, command: tuple[str, ...]
+) -> None:
+    _begin_another(done, command)
+    ended = forks.run(PROGRAM[-1], *command, cwd=done, stdout="/dev/full")
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert ended.stderr.startswith("callboard: the output cannot be written: No space left on device.")
+    _did(done, command)
+
+
+def test_so_does_one_whose_output_cannot_be_written_since_python_began(done: Path) -> None:
     output = unread()
     try:
-        assert into(output, done, *command) == (141, "")
+        assert into(output, done, "status") == (141, "")
     finally:
         os.close(output)
-    _did(done, command)
-
-
-@pytest.mark.parametrize("command", SHOWN, ids=" ".join)
-def test_a_command_that_finds_the_disk_of_its_output_full_says_that(done: Path, command: tuple[str, ...]) -> None:
-    _begin_another(done, command)
     with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
-        code, told = into(full.fileno(), done, *command)
+        code, told = into(full.fileno(), done, "status")
     assert (code, told.count("\n")) == (1, 1)
-    assert told.startswith("callboard: the output cannot be written: No space left on device.")
-    _did(done, command)
 
 
 def _begin_another(folder: Path, command: tuple[str, ...]) -> None:
