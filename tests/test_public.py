@@ -110,7 +110,8 @@ TaskHandle: approve attempts cancel elsewhere name progress published record ref
   stream
 TaskRecord: allowed anew args attempt cancel checked checkpoint circuit_state claimed_at cpu_seconds created_at
   decisions
-  deferrals details due_at ended_at epoch error_category error_count error_repeats error_type execution_ms exit_code
+  deferrals details due_at durable_wait ended_at epoch error_category error_count error_repeats error_type
+  execution_ms exit_code
   failed_attempts final finished_at first_queued_at flow generation granted hold_until id index is_final job_id key
   kind last_error limit lost_attempts max_attempts max_losses most_attempts name on_exhausted on_loss optional
   output_path output_size parked peak_memory_bytes pid place previous_state probe process process_started produced

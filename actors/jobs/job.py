@@ -31,12 +31,14 @@ from ..kernel.publishing import birth
 from ..kernel.recent import keep_last
 from ..kernel.transaction import NO_ENGINE, Effect
 from ..messages.commands import Approve, Cancel, LeaveMessages, Pause, Reject, Resume, Send
-from ..messages.inputs import Allocated, ChildOver, Ended, Recover, Stop, TimerFired, TurnFailed, Unroutable
+from ..messages.inputs import Allocated, ChildOver, Ended, Recover, Stop, TimerFired, TurnFailed, Unroutable, WaitOver
 from ..records.entities import JobRecord, WorkstreamRecord
 from ..records.message import to_present
 from ..spec.backoff import delay
 from ..spec.limits import LimitsResolver, attempts
 from ..spec.model import Task, Workstream
+from ..tasks.durable_waits import rests_for
+from ..tasks.task import TaskActor
 from ..times import seconds
 from .runs import NOTHING, KeptResults, kept_of
 from .workstream import WorkstreamActor
@@ -265,6 +267,11 @@ class JobActor(Entity[JobRecord]):
             raise InvalidTransitionError(self.machine.name, str(self.record.state), "send", frozenset())
         self.mailbox.put(self.record, None, message)
 
+    def wake_others(self) -> None:
+        """Wake bodies that wait for unread messages: one that was woken for them has ended."""
+        if self._mailbox is not None:
+            self._mailbox.wake_others()
+
     def on_leave_messages(self, message: LeaveMessages) -> None:
         """A body of the job has stopped waiting for a message."""
         self.mailbox.leave(message.name, message.number)
@@ -391,6 +398,9 @@ class JobActor(Entity[JobRecord]):
             self.workforce.scheduler.reservations.release(self)
         if self.parent is not None:
             self.kernel.send(self.parent, ChildOver(self.record.key))
+            task = self.kernel.entities.get(self.record.parent_task or 0)
+            if isinstance(task, TaskActor) and rests_for(task, "child", self.record.id):
+                self.kernel.send(task, WaitOver())
         self.kernel.effect(JobOver(self))
 
     def release_actors(self) -> None:

@@ -55,6 +55,10 @@ class Job(Receiver, Protocol):
         """The jobs that its tasks have submitted and that have not ended, by key."""
         ...
 
+    def wake_others(self) -> None:
+        """Wake bodies that wait for unread messages: one that was woken for them has ended."""
+        ...
+
     def task_ended(self, task: Entity[TaskRecord]) -> None:
         """Stop the children of a task that ended without completing."""
         ...

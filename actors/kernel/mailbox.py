@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..messages.errors import TooManyMessages
+from ..messages.inputs import WaitOver
 from ..records.message import MessageRecord
 from .transaction import Answer
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ..messages.commands import Reply, Send
     from ..records.entities import JobRecord
     from ..records.task import TaskRecord
+    from .entity import Entity
     from .kernel import Kernel
 
 MOST_UNREAD = 10_000
@@ -34,10 +36,13 @@ MOST_UNREAD = 10_000
 
 
 class _Waiting(NamedTuple):
-    """A body that waits for a message to its task, or to its job."""
+    """A body that waits for a message to its task, or to its job. resting: the key of its task, if its attempt waits
+    without a body: then there is no reply, and its number is the token with a minus.
+    """
 
     task: str
-    reply: Reply
+    reply: Reply | None
+    resting: int = 0
 
 
 class Mailbox:
@@ -82,11 +87,27 @@ class Mailbox:
         """Wake the first body that may receive an unread message of that name."""
         unread, waiting = self._unread.get(name, {}), self._waiting.get(name, {})
         for message in unread.values():
-            for number, one in waiting.items():
+            for number, one in list(waiting.items()):
                 if message.task in {None, one.task}:
                     self._note(waiting, number, None)
-                    self._kernel.effect(Answer(one.reply))
-                    return
+                    if self._told(number, one):
+                        return
+
+    def _told(self, number: int, one: _Waiting) -> bool:
+        """Tell who waits that there may be a message. False if that one does not wait any more."""
+        if one.reply is not None:
+            self._kernel.effect(Answer(one.reply))
+            return True
+        task = self._kernel.entities.get(one.resting)
+        if task is None or task.record.token != -number or -number in self._kernel.calls:
+            return False
+        self._kernel.send(task, WaitOver())
+        return True
+
+    def wake_others(self) -> None:
+        """Wake bodies that wait for unread messages: one that was woken for them may have ended without taking any."""
+        for name in list(self._unread) if self._waiting else ():
+            self._wake(name)
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
@@ -106,6 +127,12 @@ class Mailbox:
     def wait(self, name: str, task: str, number: int, reply: Reply) -> None:
         """Answer when there may be a message of that name for a task."""
         self._note(self._waiting.setdefault(name, {}), number, _Waiting(task, reply))
+        self._wake(name)
+
+    def rest(self, name: str, task: Entity[TaskRecord]) -> None:
+        """Wake an attempt that waits without a body when there may be a message of that name for its task."""
+        record = task.record
+        self._note(self._waiting.setdefault(name, {}), -record.token, _Waiting(record.name, None, record.key))
         self._wake(name)
 
     def leave(self, name: str, number: int) -> None:

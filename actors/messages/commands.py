@@ -17,7 +17,7 @@ from ...machines.keywords import KeywordsChecked
 from ..records.entities import JobRecord, MachineRecord, WorkstreamRecord
 from ..records.message import MessageRecord
 from ..records.step import StepRecord
-from ..records.task import TaskRecord
+from ..records.task import DurableWait, TaskRecord
 from ..spec.model import Approval, Worker, Workstream
 from ..spec.schema import MOST_VALUES, plain_problem
 from ..user_code import called, holds_more, is_a, plain, shown
@@ -202,13 +202,13 @@ class TripBreaker(CommandWithReason, frozen=True):
 
 
 class Lend(Message, frozen=True):
-    """Release the slot of the body with this token while it waits for a child job; its time limit pauses.
+    """Release the slot of the body with this token while it waits; its time limit pauses.
 
-    asleep: the body is not in memory meanwhile, so that a crash of the runtime interrupts nothing.
+    wait: what the body waits for, if it does nothing else: then the end of its process interrupts nothing.
     """
 
     token: int
-    asleep: bool = False
+    wait: DurableWait | None = None
 
 
 class Regain(Message, frozen=True):

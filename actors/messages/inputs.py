@@ -67,10 +67,8 @@ class Beat(Message, frozen=True):
     saved: msgspec.Raw | None = None
 
 
-class FellAsleep(Message, frozen=True):
-    """The body of a waiting attempt was dropped, and runs again when the wait is over."""
-
-    token: int
+class WaitOver(Message, frozen=True):
+    """To a task whose attempt waits without a body: what it waits for has come."""
 
 
 class TimerFired(Message, frozen=True):

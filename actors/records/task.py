@@ -48,6 +48,18 @@ class Anew(msgspec.Struct, frozen=True, gc=False):
     raw_args: msgspec.Raw = msgspec.field(name="args")  # as JSON, of the present one
 
 
+class DurableWait(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What the body of a running attempt waits for, while it does nothing else.
+
+    until: UTC epoch seconds; None: there is no such time. kind: "message", "approval" or "child"; "" if it waits for
+    the time only. name: of the message or the approval, or the id of the child job.
+    """
+
+    until: float | None = None
+    kind: str = ""
+    name: str = ""
+
+
 NO_TROUBLE = Trouble()
 APPROVED = "approved"
 """The verdict that lets an entity go on; all other verdicts stop it."""
@@ -112,6 +124,7 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     cancel: Cancellation | None = None
     flow: int = 0  # key of the task under which its body's steps are kept; 0: its body has taken none
     anew: Anew | None = None  # its present round; None: its body has not begun anew
+    durable_wait: DurableWait | None = None  # of the present attempt; None: its body runs, or does not only wait
 
     @property
     def result(self) -> Any:
@@ -265,7 +278,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     output_path: str | None = None
     pid: int | None = None
     process_started: int | None = None  # the kernel's start time of that pid, in clock ticks
-    drained_at: float | None = None  # when a drain began, or its body left memory to wait: a later kill is no loss
+    drained_at: float | None = None  # when a drain began: a later kill is no loss
     traceback: str | None = None  # of a function that raised, bounded
     # of a command, or a body in a worker process; None if unknown
     cpu_seconds: float | None = None  # user and system time

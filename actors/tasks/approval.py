@@ -22,12 +22,13 @@ from ..kernel.entity import Entity, Receivers, States, timer_fired
 from ..kernel.kernel import Kernel
 from ..kernel.transaction import ApprovalDecided
 from ..messages.commands import Approve, AskApproval, Cancel, Reject
-from ..messages.inputs import RECOVER, Recover, TimerFired, TurnFailed
+from ..messages.inputs import RECOVER, Recover, TimerFired, TurnFailed, WaitOver
 from ..records.base import Decision
 from ..records.entities import ApprovalRecord
 from ..records.transition import iso
 from ..spec.model import Approval
 from ..times import Duration, seconds
+from .durable_waits import rests_for
 from .holds import approve, clauses_of, hold_due, overdue, reject, spans_of, text_of, told_at_end, waits_for
 
 if TYPE_CHECKING:
@@ -155,6 +156,8 @@ class RequestedApprovals:
         """Deliver the decision of an ended approval to the waiting attempt."""
         self.task.kernel.effect(ApprovalDecided(self.token, actor.record.name, actor.record))
         self.leave(self.token, actor.record.name)
+        if rests_for(self.task, "approval", actor.record.name):
+            self.task.kernel.send(self.task, WaitOver())
 
     def load(self, record: ApprovalRecord) -> None:
         """Restore an approval from the journal, unless it is one of an earlier round."""

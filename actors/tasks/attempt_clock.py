@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, cast
 from ...machines import TaskState
 from ..kernel.transaction import Answer, LentSlot
 from ..messages.commands import Lend, Regain
-from ..messages.inputs import FellAsleep
 
 if TYPE_CHECKING:
     from ..kernel.kernel import Kernel
+    from ..records.task import DurableWait
     from .task import TaskActor
 
 RUNNING, RECOVERING = TaskState.RUNNING, TaskState.RECOVERING
@@ -37,13 +37,12 @@ PATIENCE = 1.0
 class AttemptClock:
     """The time that one attempt has used, in seconds of the monotonic clock (`Port.monotonic`)."""
 
-    __slots__ = ("asleep", "beat_at", "began", "excused", "expected", "stands_since", "stood", "task", "token")
+    __slots__ = ("beat_at", "began", "excused", "expected", "stands_since", "stood", "task", "token")
 
     def __init__(self, task: TaskActor, token: int, began: float) -> None:
         self.task = task
         self.token = token  # of the attempt
         self.began = self.beat_at = began  # the start of the attempt, and the last heartbeat of its body
-        self.asleep = False  # the body is not in memory while it waits
         self.expected = 0.0  # when its timer should fire
         self.excused = 0.0  # seconds that do not count, since the runtime itself stood still
         self.stands_since: float | None = None  # when it was stopped last, if it is stopped
@@ -107,8 +106,8 @@ class AttemptClock:
 
     # -- lending the slot ----------------------------------------------------------------------------------------------
 
-    def lend(self) -> None:
-        """Lend the slot and stop the clock while the body waits."""
+    def lend(self, wait: DurableWait | None = None) -> None:
+        """Lend the slot and stop the clock while the body waits. wait: for what, if it does nothing else."""
         kernel = self.task.kernel
         if self.task.record.state not in ALIVE:
             return
@@ -117,15 +116,15 @@ class AttemptClock:
             if lent is None or not lent.goes_on:
                 return
             kernel.note_lent(self.token, LentSlot(lent.slot))  # the body waits again before it got its slot back
+        if wait is not None:
+            self.task.change(durable_wait=wait)
         self.set()
 
 
 def lend(kernel: Kernel, message: Lend) -> None:
     """Lend the slot of a body that waits for a child."""
     if (task := _task(kernel, message.token)) is not None:
-        task.clock.lend()
-        if message.asleep:
-            kernel.send(task, FellAsleep(message.token))
+        task.clock.lend(message.wait)
 
 
 def regain(kernel: Kernel, message: Regain) -> bool:

@@ -68,12 +68,12 @@ from ..messages.inputs import (
     CallEnded,
     Drain,
     Exhausted,
-    FellAsleep,
     ProcessStarted,
     Regained,
     Release,
     RestTool,
     Started,
+    WaitOver,
     WorkerBack,
     WorkerSilent,
 )  # fmt: skip
@@ -85,6 +85,7 @@ from ..spec.limits import PASSING_ATTEMPTS
 from .attempt_clock import ALIVE, RECOVERING, RUNNING, AttemptClock
 from .cancelling import hooks_run
 from .checks import EARLY, SAID, still_to_be_told
+from .durable_waits import is_over, listen, may_rest, rests
 
 if TYPE_CHECKING:
     from ..records.entities import BreakerRecord
@@ -155,7 +156,7 @@ def assign(task: TaskActor, message: Assign) -> None:
     tool = task.spec.tool
     if record.attempt or tool is not None:  # without a tool, only an earlier attempt can have set these
         changed = replace(
-            changed, parked=None, checked=0, test_results=(), process=None,
+            changed, parked=None, checked=0, durable_wait=None, test_results=(), process=None,
             probe=record.parked == TOOL and breaker is not None and breaker.record.probe == record.key,
             generation=0 if breaker is None else breaker.record.generation,
         )  # fmt: skip
@@ -200,19 +201,13 @@ def process_started(task: TaskActor, message: ProcessStarted) -> None:
         journal(task)
 
 
-def fell_asleep(task: TaskActor, message: FellAsleep) -> None:
-    """Note durably that the attempt's body is not in memory while it waits: then a crash is no loss."""
-    if message.token == task.record.token and task.record.state == RUNNING:
-        task.clock.asleep = True
-        journal(task)
-
-
 def regained(task: TaskActor, _: Regained) -> None:
     """Let the clock of a task go on whose body has its slot back."""
     if task.record.state in ALIVE:
-        if task.clock.asleep:
-            task.clock.asleep = False
-            journal(task)
+        if task.record.durable_wait is not None:
+            task.change(durable_wait=None)
+            if task.kernel.drain_began is not None:
+                journal(task)  # from now on a kill interrupts it: that is no loss, since the runtime is being drained
         task.clock.set()
 
 
@@ -254,12 +249,12 @@ def _ended_badly(task: TaskActor, ended: CallEnded) -> None:
     """Handle the end of a running body that did not return a result."""
     if ended.status == "again":
         begin_anew(task, ended)
+    elif ended.status in SAID and not (task.kernel.drain_began is not None and _was_killed(ended)):
+        fail(task, ended, end="failed")
+    elif may_rest(task):  # it only waited: nothing was interrupted
+        rest(task)
     elif task.kernel.drain_began is not None and _was_killed(ended):
         give_back(task)
-    elif ended.status in SAID:
-        fail(task, ended, end="failed")
-    elif task.clock.asleep:  # no body was in memory: nothing was interrupted
-        give_back(task, reason="its worker has ended")
     elif ended.status == "lost":  # the worker has ended, so it would be useless to wait for it
         task.fire(Event.RECOVER, reason=ended.error)
         fail(task, ended, end="lost")
@@ -306,7 +301,7 @@ def journal(
         key=record.token, task=record.key, task_id=record.id, attempt=record.attempt, worker_id=record.worker_id,
         tool=task.spec.tool, claimed_at=record.claimed_at or record.updated_at, pid=pid, process_started=started,
         end=end, ended_at=None if end is None else kernel.at, error=error,
-        drained_at=None if end is not None else kernel.drain_began or (kernel.at if task.clock.asleep else None),
+        drained_at=None if end is not None else kernel.drain_began,
     )  # fmt: skip
     if ended is not None:
         row = replace(
@@ -493,15 +488,47 @@ def _deferred(task: TaskActor, ended: CallEnded) -> None:
     task.fire(FAIL, changed, Failure(deferred=True), reason=f"deferred: {ended.error}", metadata=told, due_at=due)
 
 
+def rest(task: TaskActor, reason: str | None = None) -> None:
+    """Let the attempt wait without a body, if its engine has none any more. Give it back if the wait is over."""
+    wait = task.record.durable_wait
+    assert wait is not None  # noqa: S101 - as `may_rest` says
+    if task.record.state == RECOVERING:
+        task.fire(START, reason=reason)
+    if task.record.token in task.kernel.calls:  # its engine reports its end next
+        return
+    if is_over(task, wait):
+        wake(task)
+    elif not task.kernel.draining:
+        listen(task, wait)
+
+
+def wake(task: TaskActor, _: WaitOver | None = None) -> None:
+    """Queue the task: what its attempt has waited for without a body has come."""
+    if rests(task):
+        give_back(task, reason="its wait is over")
+
+
+def due_resting(task: TaskActor) -> None:
+    """Queue the task: the time for which its attempt has waited is over. Or time it out."""
+    total = task.total_due()
+    if total is not None and total - task.kernel.at <= EARLY:
+        task.fire(TIME_OUT, replace(task.record, limit="total"), reason="the total limit was reached")
+    else:
+        wake(task)
+
+
 def lose(task: TaskActor, reason: str) -> None:
-    """End the present attempt as lost."""
+    """End the present attempt as lost, unless it only waits."""
+    if may_rest(task):
+        rest(task, reason)
+        return
     ended = CallEnded(task.record.token, "lost", error=reason, error_type=WORKER_LOST, category="transient")
     fail(task, ended, end="lost")
 
 
 def give_back(task: TaskActor, *, reason: str = "drained") -> None:
-    """Give back an attempt that a drain stopped, or whose body slept when its worker ended: it is not counted, unless
-    `on_loss` forbids to run the body again.
+    """Give back an attempt that a drain stopped, or that has waited without a body: it is not counted, unless `on_loss`
+    forbids to run the body again.
     """
     if task.record.on_loss != "rerun":
         lose(task, "drained")
@@ -525,8 +552,8 @@ def drain(task: TaskActor, message: Drain) -> None:
     elif task.record.state != RUNNING:
         return
     elif message.stop:
-        task.kernel.effect(StopCall(task.record.token))
-    else:
+        task.kernel.stop_call(task.record.token)
+    elif task.record.durable_wait is None:
         journal(task)
 
 
@@ -550,6 +577,9 @@ def due_running(task: TaskActor) -> None:
 
 def entered_timed_out(task: TaskActor) -> None:
     """Tell the body to stop, and wait for its end until the grace is over."""
+    if task.record.token not in task.kernel.calls:  # it has waited without a body
+        fail(task, CallEnded(task.record.token, "gone"), end="timed_out")
+        return
     task.kernel.effect(StopCall(task.record.token))
     task.wait_until(task.kernel.at + task.limits.kill_grace + STOP_MARGIN)
 
@@ -593,6 +623,8 @@ def _heard_of(task: TaskActor, ended: CallEnded) -> None:
     if ended.status in SAID:
         _go_on(task, "its worker delivered its result")
         body_ended(task, ended)
+    elif may_rest(task):
+        rest(task, ended.error)
     else:
         fail(task, ended, end="lost")
 

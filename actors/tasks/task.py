@@ -42,7 +42,6 @@ from ..messages.inputs import (
     CallEnded,
     Drain,
     Ended,
-    FellAsleep,
     Permit,
     ProcessStarted,
     Queued,
@@ -57,6 +56,7 @@ from ..messages.inputs import (
     TurnFailed,
     Unroutable,
     Verdict,
+    WaitOver,
     WorkerBack,
     WorkerSilent,
 )
@@ -71,6 +71,7 @@ from .attempt_clock import ALIVE, PATIENCE, RUNNING, AttemptClock
 from .attempts import CANCELLING, EXHAUSTED, FAIL, IN_QUEUE, INTERNAL, STOP_MARGIN, TIMED_OUT, TOOL, VALIDATING, Failure
 from .cancelling import drop_hooks, hook_due, hook_ended, hooks_run, run_hooks, set_back_hooks
 from .checks import SAID, ask, check_due, check_ended, kept_waiting, still_to_be_told, traced, unasked, validate
+from .durable_waits import arm, may_rest, rests
 from .holds import (
     approve,
     hold_due,
@@ -493,7 +494,9 @@ class TaskActor(Entity[TaskRecord]):
         if message.epoch != self.record.epoch:
             self.kernel.stale += 1
             return
-        if self.record.state not in ANSWERED or not self._excuse(self.kernel.at):
+        if rests(self):
+            attempts.due_resting(self)
+        elif self.record.state not in ANSWERED or not self._excuse(self.kernel.at):
             self.when_due[self.record.state](self)
 
     def _excuse(self, now: float) -> bool:
@@ -611,6 +614,8 @@ class TaskActor(Entity[TaskRecord]):
             self.kernel.keep_hook(self, hook, event, self.stream.spec, self.spec)
         if self.asks is not None:
             self.asks.end()
+        if self.record.flow:
+            self.stream.job.wake_others()
         self.kernel.send(self.stream, Ended(self.record.key))
 
     # -- recovery ----------------------------------------------------------------------------------------------------
@@ -634,14 +639,19 @@ class TaskActor(Entity[TaskRecord]):
                 self.stream.workforce.scheduler.put_into_queue(self)
         elif self.parked_at_tool and (breaker := self.breaker) is not None:
             breaker.keep(self)
-        self.arm_again()
+        if (wait := self.record.durable_wait) is not None and rests(self):
+            arm(self, wait)
+        else:
+            self.arm_again()
 
     def on_recover(self, _: Recover) -> None:
         """Recover after the end of the process that ran the task: end its interrupted work."""
         state, reason = self.record.state, self.kernel.left_by(self.record.worker_id)
         if self.asks is not None:
             self.asks.recover()
-        if state == RUNNING and self.record.token in self.kernel.recovery.drained:
+        if state == RUNNING and may_rest(self):
+            attempts.rest(self)
+        elif state == RUNNING and self.record.token in self.kernel.recovery.drained:
             attempts.give_back(self)
         elif state == RUNNING:
             self.fire(Event.RECOVER, reason=reason)
@@ -699,13 +709,14 @@ class TaskActor(Entity[TaskRecord]):
         Approve: on_approve, AskApproval: on_ask, Assign: attempts.assign,
         AwaitMessage: receiving.await_one, WorkerBack: attempts.back,
         Beat: attempts.beat, CallEnded: on_call_ended, Cancel: on_cancel, Drain: attempts.drain,
-        FellAsleep: attempts.fell_asleep, KeepStep: keep_step, LeaveApproval: on_leave, Permit: queue.permit,
+        KeepStep: keep_step, LeaveApproval: on_leave, Permit: queue.permit,
         ProcessStarted: attempts.process_started,
         Ready: on_ready, Recover: on_recover, Regained: attempts.regained, Reject: on_reject,
         Reset: queue.reset, ResetTask: queue.reset_by_operator, Send: receiving.on_send,
         TakeMessage: receiving.take, WorkerSilent: attempts.silent,
         Skip: on_skip, SkipTask: on_skip_task, Stop: on_stop, TimerFired: on_timer, Trip: queue.tripped,
         TurnFailed: on_turn_failed, Unroutable: queue.unroutable, UseTool: use_tool,
+        WaitOver: attempts.wake,
     }  # fmt: skip
 
     when_entered: ClassVar[States] = {

@@ -21,6 +21,7 @@ import anyio
 
 from ...actors.messages.commands import AskApproval, LeaveApproval
 from ...actors.messages.inputs import Message
+from ...actors.records.task import DurableWait
 from ...actors.spec.model import Approval
 from ...actors.spec.names import name_problem
 from ...actors.user_code import plain_text
@@ -87,7 +88,7 @@ class ApprovalWaiters:
             finally:
                 leave()
         else:
-            await flows.wait(token, None, listen)
+            await flows.wait(DurableWait(None, "approval", name), token, listen)
         return asked[0]
 
     def _is_decided(self, token: int, name: str) -> bool:

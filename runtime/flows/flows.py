@@ -29,6 +29,7 @@ from ...actors.messages.commands import (
 from ...actors.messages.errors import AttemptOver, FlowAsleep, FlowChanged, TaskCancelled
 from ...actors.messages.inputs import CallEnded
 from ...actors.records.step import WAITS, StepRecord
+from ...actors.records.task import DurableWait
 from ...actors.tasks.attempt_clock import RUNNING
 from ...actors.user_code import message_of
 from ..dispatch.runners import RunnerPool
@@ -297,7 +298,7 @@ class Flows:
         self, token: int, until: float, lending: Callable[[int], object] | None = None, *, alone: bool = True
     ) -> None:
         """Wait for a time (UTC epoch seconds), without a slot. The other arguments are those of `wait`."""
-        await self.wait(token, until, None, lending, alone=alone)
+        await self.wait(DurableWait(until), token, None, lending, alone=alone)
 
     def take(self, token: int, request: MessageRequest, over: Callable[[Any, Exception | None], object]) -> None:
         """Receive a message, if there is one. over: called with the step when that is durable, or with an error."""
@@ -330,18 +331,18 @@ class Flows:
             self._host.tell(AwaitMessage(token, name, number, Reply(came)))
             return lambda: self._host.tell(LeaveMessages(job, name, number))
 
-        await self.wait(token, until, listen, lending, alone=alone)
+        await self.wait(DurableWait(until, "message", name), token, listen, lending, alone=alone)
 
     async def wait(
         self,
+        durable: DurableWait,
         token: int,
-        until: float | None,
         listen: Listen | None,
         lending: Callable[[int], object] | None = None,
         *,
         alone: bool = True,
     ) -> None:
-        """Wait for a time (UTC epoch seconds), for an event, or for the first of both, without a slot.
+        """Wait for a time, for an event, or for the first of both, without a slot. durable: for what.
 
         lending: called before the slot of `token` is lent. alone: False if the body may do something else meanwhile,
         which is not known here: steps of a body in another process, a child job. Raises FlowAsleep if the body is
@@ -349,6 +350,7 @@ class Flows:
         """
         await self.stop_here(token)
         self._leave(token)
+        until = durable.until
         flow, timers = self._flows.get(token), self._host.dispatcher.timers
         left = None if until is None else until - self.now()
         if left is not None and (left <= 0 or (flow is not None and flow.rested_until >= (until or 0.0))):
@@ -357,18 +359,30 @@ class Flows:
         if lending is not None:
             lending(token)
             flow = None
-        elif listen is None and left is not None and flow is not None and self._may_sleep(token, flow, left):
+            sole = alone
+        else:
+            sole = self._runners.is_alone_here() and not (flow is not None and flow.running)
+        if sole and listen is None and left is not None and flow is not None and self._may_sleep(token, flow, left):
             wait = Wait(token, until, _nothing)
             wait.begin(timers, due, None)
-            raise self.sleeping.drop(flow, wait)
-        await self._in_memory(Wait(token, until, _nothing), due, listen, flow, alone=alone)
+            raise self.sleeping.drop(flow, wait, durable)
+        wait = Wait(token, until, _nothing)
+        await self._in_memory(wait, due, listen, flow, durable if sole else None, alone=alone)
 
     async def _in_memory(
-        self, wait: Wait, due: float | None, listen: Listen | None, flow: Flow | None, *, alone: bool
+        self,
+        wait: Wait,
+        due: float | None,
+        listen: Listen | None,
+        flow: Flow | None,
+        durable: DurableWait | None,
+        *,
+        alone: bool,
     ) -> None:
         """Wait with the body in memory, until the wait is over, or has lasted so long that the body is dropped.
 
-        due: as for `Wait.begin`. flow: None if the body is not dropped.
+        due: as for `Wait.begin`. flow: None if the body is not dropped. durable: None if the body may do something else
+        meanwhile.
         """
         token, timers, came = wait.token, self._host.dispatcher.timers, anyio.Event()
         stop_looking: Callable[[], object] | None = None
@@ -396,7 +410,7 @@ class Flows:
         if alone:
             self._pauses[token] += 1
         try:
-            await self.lent.while_waiting(token, over)
+            await self.lent.while_waiting(token, over, durable)
         finally:
             if stop_looking is not None:
                 stop_looking()

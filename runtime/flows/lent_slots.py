@@ -10,6 +10,7 @@ from ...actors.messages.commands import Lend, Regain, Reply
 from ...actors.messages.errors import FlowAsleep
 
 if TYPE_CHECKING:
+    from ...actors.records.task import DurableWait
     from ..host import KernelHost
 
 
@@ -20,18 +21,23 @@ class LentSlots:
         self._host = host
         self._waits: dict[int, int] = {}  # by token: how many things a body waits for
 
-    async def while_waiting(self, token: int, wait: Callable[[], Awaitable[Any]]) -> None:
-        """Await `wait()` without the slot of the attempt under `token`; then wait until the attempt has one again."""
+    async def while_waiting(
+        self, token: int, wait: Callable[[], Awaitable[Any]], durable: DurableWait | None = None
+    ) -> None:
+        """Await `wait()` without the slot of the attempt under `token`; then wait until the attempt has one again.
+
+        durable: what the body waits for, if it does nothing else.
+        """
         self._waits[token] = self._waits.get(token, 0) + 1
         if self._waits[token] == 1:
-            self._host.tell(Lend(token))
+            self._host.tell(Lend(token, durable))
         try:
             await wait()
         except FlowAsleep:  # the body is dropped: its slot stays lent
             self._over(token)
             raise
         except BaseException:
-            if self._over(token):
+            if self._over(token) and not self._host.kernel.draining:  # a drain interrupts no wait
                 self._host.tell(Regain(token, Reply(unheard)))
             raise
         if self._over(token):

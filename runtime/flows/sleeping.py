@@ -30,6 +30,7 @@ from ...actors.messages.inputs import CallEnded
 from .waits import Wait
 
 if TYPE_CHECKING:
+    from ...actors.records.task import DurableWait
     from ..engines.flow import Flow
     from ..host import KernelHost
 
@@ -67,12 +68,15 @@ class SleepingFlows:
     def __len__(self) -> int:
         return len(self._flows)
 
-    def drop(self, flow: Flow, wait: Wait) -> FlowAsleep:
-        """Put a flow to sleep until its wait is over. Lends the slot, and returns the error that ends the body."""
+    def drop(self, flow: Flow, wait: Wait, durable: DurableWait | None = None) -> FlowAsleep:
+        """Put a flow to sleep until its wait is over, and return the error that ends the body. durable: for what it
+        waits, if its slot was not lent yet.
+        """
         wait.tell = self._tell_over
         self._flows[wait.token] = SleepingFlow(wait, flow.began_empty)
         flow.fall_asleep()
-        self._host.tell(Lend(wait.token, asleep=True))
+        if durable is not None:
+            self._host.tell(Lend(wait.token, durable))
         return FlowAsleep("this flow is put to sleep: its body runs again, from its first line, when it goes on")
 
     def body_ended(self, token: int) -> Literal["asleep", "stopped"] | None:

@@ -26,6 +26,7 @@ from ...actors.kernel.idempotency import SUBMIT
 from ...actors.messages.commands import Reply, Submit
 from ...actors.messages.inputs import Message
 from ...actors.records.entities import JobRecord
+from ...actors.records.task import DurableWait
 from ...actors.spec.limits import inheriting
 from ...actors.spec.model import Workstream
 from ...actors.spec.names import name_problem
@@ -217,7 +218,7 @@ class Children:
                 lending(token)
             await self._flows.lent.while_waiting(token, job.wait)
         elif not job.ended:
-            await self._flows.wait(token, None, core.when_over, lending, alone=False)
+            await self._flows.wait(DurableWait(None, "child", job.id), token, core.when_over, lending, alone=False)
         return await job.wait()
 
     def wait_blocking(self, context: TaskContext, child: ChildJob) -> Outcome:

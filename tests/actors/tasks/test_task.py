@@ -11,6 +11,7 @@ from tests.actors.stage import KernelHarness, Script, fails, fails_until, flow, 
 from callboard.actors.messages.commands import Lend, Regain, Reply, ResetTask
 from callboard.actors.messages.inputs import Beat, CallEnded, Drain, ProcessStarted
 from callboard.actors.records.base import CheckResult
+from callboard.actors.records.task import DurableWait
 from callboard.actors.spec.backoff import delay
 from callboard.actors.spec.model import Breaker, Check, Condition, Defaults, Hook, Retry, Task, Tool, Worker
 from callboard.machines import InvalidTransitionError
@@ -1100,19 +1101,56 @@ def test_an_attempt_times_out_though_the_wall_clock_was_set_back() -> None:
     assert (stage.attempts("a")[0].end, stage.task("a").limit) == ("timed_out", "attempt")
 
 
-# -- a body that is not in memory while it waits -----------------------------------------------------------------------
+# -- a body that only waits --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("woken", [False, True])
-def test_a_crash_while_the_body_is_not_in_memory_is_no_loss(woken: bool) -> None:
+def test_a_crash_while_the_body_only_waits_is_no_loss(woken: bool) -> None:
     stage = KernelHarness()
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", max_losses=1)))
-    stage.send(Lend(stage.token("a"), asleep=True))
-    assert stage.attempts("a")[0].drained_at == stage.time
+    stage.send(Lend(stage.token("a"), DurableWait(stage.time + 60)))
     if woken:
         stage.send(Regain(stage.token("a"), Reply(None)))
-        assert stage.attempts("a")[0].drained_at is None
     after = stage.after_crash()
-    assert after.task("a").lost_attempts == woken
+    assert (after.task("a").state, after.task("a").lost_attempts) == ("failed" if woken else "running", woken)
     assert after.audit() == []
+
+
+def test_it_rests_through_all_crashes_and_goes_on_when_its_wait_is_over() -> None:
+    stage = KernelHarness()
+    stage.scripts["a"] = hangs
+    stage.submit(flow(task("a", max_losses=0)))
+    stage.send(Lend(stage.token("a"), DurableWait(stage.time + 60)))
+    for _ in range(5):
+        stage = stage.after_crash()
+        stage.advance(10)
+        assert (stage.task("a").state, stage.task("a").attempt, stage.kernel.calls) == ("running", 1, {})
+    stage.scripts["a"] = hangs
+    stage.advance(10)
+    assert (stage.task("a").state, stage.task("a").attempt, len(stage.kernel.calls)) == ("running", 2, 1)
+    assert [row.end for row in stage.attempts("a")] == ["returned", None]
+    assert stage.task("a").durable_wait is None
+    assert stage.audit() == []
+
+
+def test_the_limit_over_all_attempts_ends_one_that_rests() -> None:
+    stage = KernelHarness()
+    stage.scripts["a"] = hangs
+    stage.submit(flow(task("a", total_timeout=30)))
+    stage.send(Lend(stage.token("a"), DurableWait(stage.time + 60)))
+    after = stage.after_crash()
+    after.advance(30)
+    assert (after.task("a").state, after.task("a").error_type, after.task("a").limit) == (
+        "failed", "timed_out", "total"
+    )  # fmt: skip
+    assert after.audit() == []
+
+
+@pytest.mark.parametrize("on_loss", ["fail", "park"])
+def test_one_that_must_not_run_twice_does_not_rest(on_loss: str) -> None:
+    stage = KernelHarness()
+    stage.scripts["a"] = hangs
+    stage.submit(flow(task("a", on_loss=on_loss)))
+    stage.send(Lend(stage.token("a"), DurableWait(stage.time + 60)))
+    assert stage.after_crash().task("a").lost_attempts == 1

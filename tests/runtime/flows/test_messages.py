@@ -39,13 +39,14 @@ async def result(job: JobHandle) -> Any:
 
 
 async def waits_for(job: JobHandle, name: str, number: int = 1) -> None:
-    """Wait until a body waits for a message, durably, and the clock of its attempt stands."""
+    """Wait until a body waits for a message, durably, and the clock of its attempt stands; or until it rests."""
     lent = core_of(job).services.host.kernel.lent
     label = f"task.receive {name}" + (f"#{number}" if number > 1 else "")
 
     async def there() -> bool:
         waits = any(one.label == label and one.state == "waiting" for one in await job.steps("t"))
-        return waits and job.task("t").record.token in lent
+        record = job.task("t").record
+        return waits and (record.token in lent or record.durable_wait is not None)
 
     with anyio.fail_after(120):
         while not await there():

@@ -30,12 +30,14 @@ STRICT = Defaults(
 
 
 async def waits(job: JobHandle, *names: str) -> None:
-    """Wait until these tasks wait for their messages, durably and without a slot."""
+    """Wait until these tasks wait for their messages, durably and without a slot; or rest."""
     lent = core_of(job).services.host.kernel.lent
     for name in names:
         task = job.task(name)
         with anyio.fail_after(240):
-            while not ([one.state for one in await task.steps()] == ["waiting"] and task.record.token in lent):
+            while [one.state for one in await task.steps()] != ["waiting"] or not (
+                task.record.token in lent or task.record.durable_wait is not None
+            ):
                 await anyio.sleep(0.005)
 
 
