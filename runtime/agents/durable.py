@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pydantic_ai.agent import EventStreamHandler
 
     from ..engines.context import TaskContext
-    from ..engines.flow import Flow
+    from ..engines.steps import Flow
 
 
 def durable(
@@ -188,12 +188,12 @@ def _goes_on(kwargs: dict[str, Any]) -> bool:
 
 def _flow() -> Flow | None:
     """The flow whose body runs here; None outside of flows, and inside the function of a step."""
-    return None if inside.get() is not None else cast("Flow | None", present_flow())
+    return None if inside.get() is not None else present_flow()
 
 
 def _check_place(flow: Flow) -> None:
     """Refuse what cannot be awaited by this flow."""
-    if not flow.flows.on_loop:
+    if not flow.on_loop:
         raise RuntimeError(
             "a durable agent runs in an async body, `async def body(task: TaskContext)`: a plain function has no event "
             "loop for its steps"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ToolCallPart
 
     from ..engines.context import TaskContext
-    from ..engines.flow import Flow
+    from ..engines.steps import Flow
 
 
 class RunSteps:

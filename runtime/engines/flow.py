@@ -227,7 +227,7 @@ class Flow:
     def call_dated(
         self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, tuple[Any, float]]:
-        """`call`, and when the step ended (UTC epoch seconds): the same time in each replay."""
+        """`call`, and when the step ended."""
         return self._dated(step, self._place(step.name, step.path, args, kwargs), args, kwargs)
 
     def call_blocking(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -321,6 +321,11 @@ class Flow:
     def random(self) -> Random:
         """The runtime's source of randomness."""
         return self.flows.random
+
+    @property
+    def on_loop(self) -> bool:
+        """Whether the present thread is the one of the event loop."""
+        return self.flows.on_loop
 
     def now(self) -> float:
         """UTC epoch seconds."""

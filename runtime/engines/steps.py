@@ -57,6 +57,12 @@ class Flow(Protocol):
         """Call a step from an async body. Its number is taken at once; the coroutine runs it."""
         ...
 
+    def call_dated(
+        self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, tuple[Any, float]]:
+        """`call`, and when the step ended (UTC epoch seconds): the same time in each replay."""
+        ...
+
     def call_blocking(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a step from a plain function, in the thread of the body."""
         ...
@@ -112,6 +118,11 @@ class Flow(Protocol):
     @property
     def random(self) -> Random:
         """The runtime's source of randomness."""
+        ...
+
+    @property
+    def on_loop(self) -> bool:
+        """Whether the present thread is the one of the event loop: there steps are awaited."""
         ...
 
     def now(self) -> float:

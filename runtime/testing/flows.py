@@ -100,6 +100,11 @@ class _ScriptedFlow:
     def call(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         return self._flow.call(self._scripted(step), args, kwargs)
 
+    def call_dated(
+        self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, tuple[Any, float]]:
+        return self._flow.call_dated(self._scripted(step), args, kwargs)
+
     def call_blocking(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._flow.call_blocking(step, args, kwargs)
 
@@ -144,6 +149,10 @@ class _ScriptedFlow:
     @property
     def random(self) -> Random:
         return self._flow.random
+
+    @property
+    def on_loop(self) -> bool:
+        return self._flow.on_loop
 
     def now(self) -> float:
         return self._flow.now()

@@ -33,6 +33,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.toolsets import FunctionToolset
 
 from callboard.agents import DurableAgent, ToolPolicy, durable
+from callboard.testing import Fails, Simulation, Succeeds
 
 pytestmark = pytest.mark.anyio
 SOON = Retry(max_attempts=2, base_delay=0.0, jitter=0.0)
@@ -110,6 +111,32 @@ def test_the_public_names_are_these() -> None:
     from callboard import agents
 
     assert agents.__all__ == ["DurableAgent", "ToolPolicy", "durable"]
+
+
+_CALL = {"tool_name": "search", "args": {"word": "a"}, "tool_call_id": "1", "part_kind": "tool-call"}
+_SEARCHES = {"kind": "response", "parts": [_CALL]}
+"""What the journal keeps of a model's answer, as far as it has to be said."""
+
+
+# -- simulations -------------------------------------------------------------------------------------------------------
+
+
+def test_the_steps_of_an_agent_follow_scripts_and_faults_of_a_simulation() -> None:
+    agent = durable(searching([call("search", word="a")]), model_retry=THRICE, tool_retry=THRICE)
+
+    async def body(task: TaskContext) -> str:
+        return (await agent.run("help")).output
+
+    with Simulation() as sim:
+        sim.task(body, name="body")
+        sim.step_body("model", outcomes=[Fails("overloaded"), Succeeds(_SEARCHES)])
+        sim.step_body("tool:search", outcomes=[Fails("away")])
+        sim.crash_after("model")
+        job = sim.submit(Workstream("w", tasks=[Task("t", run="body")]), id="job")
+        assert job.run().state == "failed"
+        steps = [(row.label, str(row.state), row.tries) for row in job.task("t").steps()]
+    assert steps == [("agent:clerk", "completed", 1), ("model", "completed", 2), ("tool:search", "failed", 3)]
+    assert done == [], "neither the model nor the tool was called"
 
 
 # -- replays -----------------------------------------------------------------------------------------------------------
