@@ -247,7 +247,10 @@ async def messages(chunks: AsyncIterator[bytes]) -> AsyncIterator[Message]:
 
 
 async def emitted(link: Link, path: str) -> AsyncGenerator[str | Dropped]:
-    """The text that a body emits: the stream at a path of the server, until its end. A lost one is opened again."""
+    """The text that a body emits: the stream at a path of the server, until its end. A lost one is opened again.
+
+    It ends, too, where the server that comes back runs another attempt: that one's text begins anew.
+    """
     last = ""
     while True:
         headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
@@ -257,7 +260,7 @@ async def emitted(link: Link, path: str) -> AsyncGenerator[str | Dropped]:
             found = messages(response.aiter_raw())
             try:
                 async for message in found:
-                    if message.kind == "end":
+                    if message.kind == "end" or (last and message.id and _attempt(message.id) != _attempt(last)):
                         return
                     last = message.id or last
                     told: dict[str, Any] = msgspec.json.decode(message.data) if message.data else {}
@@ -270,3 +273,8 @@ async def emitted(link: Link, path: str) -> AsyncGenerator[str | Dropped]:
             finally:
                 await _exhaust(found)
         await anyio.sleep(FIRST_PAUSE)
+
+
+def _attempt(place: str) -> str:
+    """The attempt whose text an id is a place in."""
+    return place.partition("-")[0]

@@ -123,6 +123,25 @@ async def test_what_the_server_dropped_is_told() -> None:
         assert await anext(runtime.events()) == Dropped(8)
 
 
+async def test_emitted_text_goes_on_after_a_cut_and_ends_where_another_attempt_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream, "FIRST_PAUSE", 0.0)
+    server = Streams(
+        Chunks(b"retry: 2000\n\n", emit("7-5", "the q"), httpx.ReadError("cut off")),
+        Chunks(emit("7-9", "uick"), httpx.ReadError("killed")),
+        Chunks(emit("9-4", "the "), b"event: end\ndata: {}\n\n"),
+    )
+    opened = link.Link("http://board", token=None, timeout=30, patience=None, transport=server)
+    async with opened.client:
+        assert [part async for part in stream.emitted(opened, "jobs/j/tasks/t/stream")] == ["the q", "uick"]
+    assert [request.headers.get("Last-Event-ID") for request in server.asked] == [None, "7-5", "7-9"]
+
+
+def emit(place: str, text: str) -> bytes:
+    return f"event: text\nid: {place}\ndata: {json.dumps({'text': text})}\n\n".encode()
+
+
 async def test_a_slow_reader_has_no_more_read_than_it_has_room_for() -> None:
     stream = Chunks(BEGIN, *(told(seq) for seq in range(4, 10)), ...)
     async with Client("http://board", transport=Streams(stream)) as runtime:
