@@ -3,6 +3,8 @@
 Rules
 - In the body of a task each model request, tool call and MCP call is a step. Elsewhere the agent is as it was.
 - What cannot be replayed is refused in a flow, with words: streams that the caller reads, plain bodies, trio.
+- A policy for a tool that the agent cannot have is refused when it runs: it would apply to nothing, and nobody be told.
+  Only functions are known before a run, and any that the agent has had: with other toolsets nothing is refused.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from pydantic_ai.agent import AbstractAgent, AgentRun, WrapperAgent
 from pydantic_ai.models import Model
 from pydantic_ai.output import OutputDataT
 from pydantic_ai.tools import AgentDepsT
+from pydantic_ai.toolsets import FunctionToolset
 
 from ...actors.spec.model import Approval, Retry
 from ...actors.times import Duration, seconds
+from ...machines.keywords import did_you_mean
 from ..dispatch.abandoned_threads import running_body
 from ..engines.steps import inside, present_flow
 from .capability import Durability
@@ -54,7 +58,8 @@ def durable(
     model_retry, model_timeout: the tries of a model request (one unless set), and the time limit of one try (a
     duration). model_tool: the name of the Callboard tool whose limit, rests and breaker the model requests share.
     tool_retry, tool_timeout: tries and time limit of tool calls and MCP calls. tools: policies of single tools, by
-    their names. approval: who must approve calls that need an approval (by default one person).
+    their names: a run raises LookupError for one that the agent cannot have. approval: who must approve calls that
+    need an approval (by default one person).
     event_stream_handler: gets the events of models and tools while they happen; those of a replay are not told again.
     emit: stream the text of the model by `task.emit`, while it answers.
 
@@ -91,6 +96,7 @@ class DurableAgent(WrapperAgent[AgentDepsT, OutputDataT]):
         self.policies = policies
         self._own_name = name
         self._event_stream_handler = event_stream_handler
+        self._known = _functions_of(wrapped) or set[str]()
 
     @property
     def event_stream_handler(self) -> EventStreamHandler[AgentDepsT] | None:
@@ -116,6 +122,8 @@ class DurableAgent(WrapperAgent[AgentDepsT, OutputDataT]):
     async def _iter(self, user_prompt: Any = None, **kwargs: Any) -> AsyncGenerator[AgentRun[AgentDepsT, Any]]:
         """As the agent's own `iter`; durable in the body of a task."""
         kwargs["infer_name"] = False
+        if not kwargs.get("capabilities") and not kwargs.get("toolsets"):
+            self._check_tools()
         flow = _flow()
         if flow is None:
             async with self.wrapped.iter(user_prompt, **kwargs) as run:
@@ -128,6 +136,20 @@ class DurableAgent(WrapperAgent[AgentDepsT, OutputDataT]):
             kwargs["conversation_id"] = steps.run_id
         async with self.wrapped.iter(user_prompt, **kwargs) as run:
             yield run
+
+    def _check_tools(self) -> None:
+        """Refuse a policy for a tool that the agent cannot have, as far as its tools are known before it runs."""
+        if not self.policies.tools or (names := _functions_of(self.wrapped)) is None:
+            return
+        self._known |= names  # tools that it had before an `override` are no mistakes
+        for name in self.policies.tools:
+            if name not in self._known:
+                has = sorted(self._known)
+                advice = did_you_mean(name, has) or f"it has: {', '.join(has) or 'none'}"
+                raise LookupError(
+                    f"durable(tools=...) has a policy for the tool {name!r:.120}, which the agent does not have; "
+                    f"{advice}"
+                )
 
     async def _begin(
         self, flow: Flow, user_prompt: Any, kwargs: dict[str, Any]
@@ -177,6 +199,16 @@ class DurableAgent(WrapperAgent[AgentDepsT, OutputDataT]):
     if not TYPE_CHECKING:  # callers keep the signatures, and the types, of pydantic-ai's own methods
         run, iter, override = _run, _iter, _override
         run_stream, run_stream_events = _run_stream, _run_stream_events
+
+
+def _functions_of(agent: AbstractAgent[Any, Any]) -> set[str] | None:
+    """The names of an agent's tools; None if they are not known before it runs: not all of them are plain functions."""
+    names = set[str]()
+    for toolset in agent.toolsets:
+        if not isinstance(toolset, FunctionToolset):
+            return None
+        names.update(toolset.tools)  # pyright: ignore[reportUnknownMemberType]
+    return names
 
 
 def _goes_on(kwargs: dict[str, Any]) -> bool:

@@ -119,7 +119,7 @@ class SentCommand(ABC):
 
     def print_answer(self, shown: str, answered: CommandAnswer, detail: str = "") -> None:
         """Print the result. Raises CommandError if the command was refused."""
-        from ..commands.wire_errors import in_zone  # noqa: PLC0415
+        from ..commands.wire_errors import in_zone, refused_by  # noqa: PLC0415
         from .words import due, one_line  # noqa: PLC0415
 
         code = 0 if answered.refused is None else _CODES.get(answered.refused, INTERNAL)
@@ -128,7 +128,8 @@ class SentCommand(ABC):
             raise typer.Exit(code)
         if answered.error is not None:
             text = in_zone(answered, due).removeprefix(f"{answered.kind}: ").removeprefix(f"{shown}: ")
-            raise CommandError(f"{shown}: {one_line(text, 2000)}", code)
+            whose = "its job: " if shown.startswith("task ") and refused_by(answered) == "job" else ""
+            raise CommandError(f"{shown}: {whose}{one_line(text, 2000)}", code)
         detail = f" ({one_line(detail)})" if detail else ""
         if answered.id:
             inner = answered.workstream if answered.workstream != answered.state else ""

@@ -51,7 +51,10 @@ def _flow(place: Place, job_id: str | None, task: str | None) -> None:
     from .reading import find_job, find_task, reading, task_named, tasks_of  # noqa: PLC0415
 
     if isinstance(place, Board):
-        raise CommandError("A board does not tell the arguments of steps: name the journal, where the history is read.")
+        raise CommandError(
+            "A board does not tell all that a replay needs, such as the digests of long arguments: name the journal by "
+            "--journal, on the machine that has it."
+        )
     if job_id is None:
         raise CommandError("--flow prints the history of one task: name it, as `callboard history JOB/TASK --flow`.")
     with reading(place) as reader:
@@ -61,7 +64,13 @@ def _flow(place: Place, job_id: str | None, task: str | None) -> None:
         job = find_job(reader, job_id if record is None else record.job_id)
         if record is None:
             record = find_task(reader, job, task or "")
-        echo_json(history_of(reader, job, tasks_of(reader, job), record))
+        found = history_of(reader, job, tasks_of(reader, job), record)
+        if not (found.steps or found.approvals or found.children):
+            raise CommandError(
+                f"Task {record.id} has taken no step yet, asked for no approval and submitted no child job: there is "
+                "nothing to replay."
+            )
+        echo_json(found)
 
 
 def _events(reader: JournalQueries, job_id: str | None, task: str | None) -> Iterator[Transitioned]:

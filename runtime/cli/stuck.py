@@ -187,11 +187,13 @@ def _tasks(
 
     from .words import ENDED  # noqa: PLC0415
 
+    asks: dict[str, list[str]] = {}  # by the names of tasks: approvals that their bodies wait for
     for asked in reader.approvals(run.key):
         if asked.state == "held":
             name = asked.task_id.rpartition("/")[2]
             command = f"callboard approve TARGET --approval {quote(asked.name)}"
             yield _one(asked, f"{job_id}/{name}", ("an approval that its body asks for", command))
+            asks.setdefault(name, []).append(asked.name)
     tasks = reader.tasks(run.key)
     living = {task.name: task for task in tasks if task.state not in ENDED}
     spec = _Spec(reader, run.key)
@@ -212,7 +214,10 @@ def _tasks(
                 f"an operator: it is parked, because its attempts are {task.parked}",
                 "callboard retry TARGET",
             )
-        if task.state == "running" and task.flow:
+        if task.state == "running" and (asked_for := asks.get(task.name)):
+            what += f", which waits for the approval {', '.join(map(repr, asked_for))}"
+            command = f"callboard approve TARGET --approval {quote(asked_for[0])}"
+        elif task.state == "running" and task.flow:
             waits, helps = _step_of(reader, task, tools)
             what, command = what + waits, helps or command
         tool = spec().tasks[task.index].tool if "TOOL" in command else None

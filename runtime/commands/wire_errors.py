@@ -126,6 +126,12 @@ def particulars(error: InvalidTransitionError) -> dict[str, Any]:
             return {}
 
 
+def refused_by(answered: CommandAnswer) -> str:
+    """The kind of the entity whose state did not allow the command; "" where that is not why."""
+    error = error_of(answered)
+    return error.kind if isinstance(error, InvalidTransitionError) else ""
+
+
 def in_zone(answered: CommandAnswer, when: Callable[[float], str]) -> str:
     """Why a command was refused, with times formatted by `when`; "" for an accepted command."""
     error = error_of(answered)

@@ -294,8 +294,9 @@ class TaskContext:
         self._connection.flow_of(self.token, blocking=True).publish_blocking(name, value)
 
     async def version(self, name: str, latest: int) -> int:
-        """The version of a part of the body with which this flow began: `latest`, or 1 if the flow began before the
-        body asked for this version. So changed code can go on with running flows: each takes the path it began with.
+        """The version of a part of the body with which this flow began: `latest`, or 1 if steps of it were kept before
+        the body that asks first began to run. So changed code can go on with running flows: each takes the path it
+        began with. Ask before the first step: an interruption between that and the question leads to 1.
         Raises ValueError for a number below 1 and for an invalid name, TypeError for what is no number or no text.
         """
         if type(latest) is not int:

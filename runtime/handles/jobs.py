@@ -413,7 +413,8 @@ class JobHandle(JobVerbs["JobHandle"]):
         return await self._core.attempts(task)
 
     async def steps(self, task: str) -> list[StepRecord]:
-        """The durable steps that a task's body has taken, in the order in which they first ended.
+        """The durable steps that a task's body has taken, in the order in which they first ended,
+        or began to wait.
 
         Also those of former runs, as far as the task goes on from there; none if the body has taken no step. Raises
         LookupError if the job has no task of that name.

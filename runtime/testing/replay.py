@@ -122,11 +122,12 @@ def check_replay(
 
 def _read(history: str | os.PathLike[str] | Iterable[StepRecord]) -> FlowHistory:
     if not isinstance(history, str | os.PathLike):
-        steps: list[Any] = list(history)
-        if wrong := [one for one in steps if not isinstance(one, StepRecord)]:
+        steps: list[Any] = [] if isinstance(history, Mapping) else list(history)
+        wrong = [history] if isinstance(history, Mapping) else [one for one in steps if not isinstance(one, StepRecord)]
+        if wrong:
             raise TypeError(
-                f"a history is the path of a file, or the steps of a task (`await job.task(name).steps()`), not "
-                f"{type(wrong[0]).__name__}"
+                "a history is the path of a file, or the steps of a task (`await job.task(name).steps()`); this is, or "
+                f"has in it, a {type(wrong[0]).__name__}"
             )
         return FlowHistory(steps=steps)
     with open(history, "rb") as file:  # noqa: PTH123 - any path

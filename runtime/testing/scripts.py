@@ -29,6 +29,7 @@ import msgspec
 from ...actors.kernel.transaction import Transaction
 from ...actors.times import Duration, seconds
 from ...machines.keywords import did_you_mean
+from ..engines.steps import OWN
 from .arguments import advice, duration, text
 
 PARTS = ("condition", "check", "cancel_hook", "hook")
@@ -144,6 +145,8 @@ def script_of_step(
     label, sign, number = name.partition("#")
     if not label or (sign and not (number.isdecimal() and int(number) >= 1)):
         raise ValueError(f"a step is named 'ask_model', or 'ask_model#3' for one call of it, not {name!r:.80}")
+    if label.startswith(OWN):
+        raise ValueError(f"{name!r:.80} is a step of the library: it has no function that a script could replace")
     for one in script.outcomes:
         if isinstance(one, Exits | Dies):
             raise TypeError(f"a step Succeeds, Fails or Hangs; {type(one).__name__} is for bodies")

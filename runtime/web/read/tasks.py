@@ -159,7 +159,7 @@ async def list_steps(
     cursor: Cursor = None,
     newest_first: NewestFirst = False,
 ) -> Page[StepView]:
-    """The durable steps of a task's body, in the order in which they first ended.
+    """The durable steps of a task's body, in the order in which they first ended, or began to wait.
 
     Also those of former runs, as far as the task goes on from there. A page ends early after 1 MB of results.
     """

@@ -113,6 +113,37 @@ def test_the_public_names_are_these() -> None:
     assert agents.__all__ == ["DurableAgent", "ToolPolicy", "durable"]
 
 
+async def test_a_policy_for_a_tool_that_the_agent_cannot_have_is_refused() -> None:
+    two = ToolPolicy(approval=Approval(people=2))
+    wrong = durable(searching(), tools={"serch": two})
+
+    async def body(task: TaskContext) -> str:
+        return (await wrong.run("help")).output
+
+    expected = r"policy for the tool 'serch', which the agent does not have; did you mean 'search'\?"
+    with pytest.raises(LookupError, match=expected):
+        await wrong.run("help")
+    async with Runtime() as runtime:
+        outcome = await (await started(runtime, body)).wait()
+    assert "did you mean 'search'?" in (outcome.tasks["t"].last_error or "")
+
+    agent = Agent(calling(), name="clerk")
+    late = durable(agent, tools={"search": two})  # its tools may come later
+    with pytest.raises(LookupError, match="it has: none"):
+        await late.run("help")
+    agent.tool_plain(searched)
+    assert (await durable(agent, tools={"searched": two}).run("help")).output == "done"
+    known = durable(agent, tools={"searched": two})
+    with known.override(tools=[]):
+        assert (await known.run("help")).output == "done"
+    unknown = Agent(calling(), toolsets=[FunctionToolset([searched]).prefixed("my")])
+    assert (await durable(unknown, tools={"my_searched": two}).run("help")).output == "done"
+
+
+def searched(word: str) -> str:
+    return word
+
+
 _CALL = {"tool_name": "search", "args": {"word": "a"}, "tool_call_id": "1", "part_kind": "tool-call"}
 _SEARCHES = {"kind": "response", "parts": [_CALL]}
 """What the journal keeps of a model's answer, as far as it has to be said."""

@@ -1065,6 +1065,34 @@ def test_a_task_is_retried_from_a_step_on_from_another_terminal(cli: Cli) -> Non
         assert len(stepped) == 3
 
 
+async def asks_people(task: TaskContext) -> None:
+    await task.approval("go")
+
+
+async def no_step() -> None:
+    pass
+
+
+def test_what_a_job_waits_for_is_told_of_its_tasks_in_words_that_are_true_of_them(cli: Cli) -> None:
+    with running(Worker("loop", engine="loop")) as live:
+        job = live.submit("j", Task("a", run=two_steps), Task("b", run=asks_people), Task("c", run=no_step))
+        live.portal.call(reached, job, {"a": "completed", "b": "running", "c": "completed"})
+        at_once = partial(cli, "stuck", "--older-than", "0")
+        wait_until(
+            lambda: "task j/b running for " in at_once().out and "which waits for the approval 'go'" in at_once().out
+        )
+        assert at_once().out.count("    callboard approve j/b --approval go\n") == 2
+        assert "callboard cancel" not in at_once().out
+        told = cli("retry", "j/a", "--from-step", "show")
+        assert told.code == 1
+        assert told.err.startswith("callboard: task j@1/a: its job: 'retry' is not possible in state 'running'.")
+        assert len(json.loads(cli("history", "j/a", "--flow").out)["steps"]) == 2
+        assert len(json.loads(cli("history", "j/b", "--flow").out)["approvals"]) == 1
+        told = cli("history", "j/c", "--flow")
+        assert (told.code, told.out, "j@1/c has taken no step yet" in told.err) == (2, "", True)
+        live.end(job)
+
+
 def test_of_a_journal_that_nobody_runs_only_a_kept_step_is_accepted(cli: Cli) -> None:
     stepped.clear()
     with running(Worker("loop", engine="loop")) as live:

@@ -230,6 +230,8 @@ def test_what_is_no_history_no_body_or_no_end_is_refused(tmp_path: Path) -> None
         check_replay(str(tmp_path / "b.json"), process)
     with pytest.raises(TypeError, match="the steps of a task"):
         check_replay([1], process)  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="this is, or has in it, a dict"):
+        check_replay({"steps": []}, process)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="takes the function"):
         check_replay(steps, "process")  # type: ignore[arg-type]
 

@@ -880,6 +880,8 @@ def test_a_step_cannot_be_scripted_as_a_body_is() -> None:
             sim.step_body("ask_model", outcomes=Dies())
         with pytest.raises(ValueError, match="'ask_model#3' for one call"):
             sim.step_body("ask_model#last", returns=1)
+        with pytest.raises(ValueError, match="is a step of the library: it has no function"):
+            sim.step_body("task.now", returns=1)
 
 
 def test_of_a_closed_simulation_nothing_stays_in_memory() -> None:
