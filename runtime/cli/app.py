@@ -28,6 +28,7 @@ from .run import run
 from .send import send
 from .serve import serve
 from .status import status
+from .stream import stream
 from .stuck import stuck
 from .terminal import echo
 from .tools import tools
@@ -77,9 +78,9 @@ app = typer.Typer(
 )
 
 _OWN: tuple[Callable[..., None], ...] = (
-    anywhere(run), serve, anywhere(resume), anywhere(status), anywhere(history), anywhere(top), anywhere(stuck),
-    anywhere(notices), anywhere(cancel), *commands(), anywhere(fire), anywhere(send), check, audit, archive, backup,
-    restore, migrate, nodes, anywhere(tools), diagram, init,
+    anywhere(run), serve, anywhere(resume), anywhere(status), anywhere(history), anywhere(top), anywhere(stream),
+    anywhere(stuck), anywhere(notices), anywhere(cancel), *commands(), anywhere(fire), anywhere(send), check, audit,
+    archive, backup, restore, migrate, nodes, anywhere(tools), diagram, init,
 )  # fmt: skip
 for command in _OWN:
     app.command(epilog=_CODES)(command)

@@ -2,11 +2,9 @@
 
 Rules
 -----
-- All readers of a task share one copy of its text (`LiveTask`), as on the node that runs it: a slow one holds up none.
+- All readers of a task share one copy of its text (`text_copy.py`), as on the node that runs it: none holds up another.
 - While there are readers, this node notifies the others of it again and again, and one statement reads the new text of
   all tasks: every `EVERY` seconds while text comes, up to every `IDLE` seconds else. Without readers nothing is done.
-- A copy covers one attempt. It ends with the end that the other node has written; if none comes, since that node has
-  gone, soon after the task's record says that the attempt is over.
 - Where the database does not answer, readers wait.
 """
 
@@ -19,23 +17,15 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..errors import JournalError, RuntimeClosed
-from ..journal.live import LiveText, TextPlace
-from ..observation.live import TASK_ENDED, LiveTask, TextStream
+from ..journal.live import LiveText
+from ..observation.live import TASK_ENDED, TextStream
 from .delays import Delays
-from .live_progress import IN_AN_ATTEMPT
+from .text_copy import CHECKS, EVERY, IDLE, RENEWS, TextCopy
 
 if TYPE_CHECKING:
     from ...actors.records.task import TaskRecord
     from ..journal.contract import Reader
     from .node_context import NodeContext
-
-EVERY = 0.2
-IDLE = 1.0
-"""Seconds between two reads: while text comes, and at most."""
-RENEWS = 5.0
-"""Seconds between two notifications that this node listens."""
-CHECKS = 2.0
-"""Seconds between two looks at the records of the tasks."""
 
 
 class TextsElsewhere:
@@ -43,7 +33,7 @@ class TextsElsewhere:
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
-        self._copies: dict[int, _Copy] = {}  # by the keys of the tasks
+        self._copies: dict[int, TextCopy] = {}  # by the keys of the tasks
         self._running = False
         self._asked = anyio.Event()  # for a text that is not read yet
         self._renews_at = self._checks_at = float("-inf")
@@ -54,7 +44,7 @@ class TextsElsewhere:
             return TextStream(None)
         copy = self._copies.get(record.key)
         if copy is None or copy.live.over:
-            copy = self._copies[record.key] = _Copy(record)
+            copy = self._copies[record.key] = TextCopy(record)
             self._renews_at = float("-inf")
             self._asked.set()
         reader = TextStream(copy.live, token, place)
@@ -115,51 +105,6 @@ class TextsElsewhere:
         for copy in self._copies.values():
             if copy.live.task_id in records:
                 copy.compare(records[copy.live.task_id])
-
-
-class _Copy:
-    """The text of an attempt that another node runs: that of the record, or else the next one."""
-
-    def __init__(self, record: TaskRecord) -> None:
-        self.live = LiveTask(record.id, record.key)
-        runs = record.state in IN_AN_ATTEMPT
-        self.live.token = record.token if runs else 0
-        self._least = record.token if runs else record.token + 1  # no earlier attempt counts
-        self._gone = False  # the last look at the record found that the attempt is over
-
-    @property
-    def place(self) -> TextPlace:
-        """The place up to which it is read."""
-        return TextPlace(self.live.key, self.live.token or self._least, self.live.text.size)
-
-    def take(self, part: LiveText) -> None:
-        """Take text in that was read, perhaps again."""
-        live = self.live
-        if part.token < self._least or live.over:
-            return
-        if live.token and part.token != live.token:  # another attempt runs
-            self.end()
-            return
-        live.token = part.token
-        size = live.text.size
-        if part.place > size:
-            live.text.add("", part.place - size)
-        live.show(part.text[max(size - part.place, 0) :])
-        if part.over:
-            self.end()
-
-    def compare(self, record: TaskRecord | None) -> None:
-        """End if the record says, twice, that the attempt is over: then its node has written no end."""
-        token = self.live.token
-        gone = record is None or record.state in TASK_ENDED or bool(token and record.token > token)
-        if gone and self._gone:
-            self.end()
-        self._gone = gone
-
-    def end(self) -> None:
-        """End: no text follows."""
-        self.live.over = True
-        self.live.wake()
 
 
 def _records(journal: Reader, ids: Sequence[str]) -> dict[str, TaskRecord | None]:

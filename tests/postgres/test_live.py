@@ -21,6 +21,7 @@ from callboard.runtime.journal.live import EVERYTHING, LiveProgress, LiveText, T
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.live import sweep
 from callboard.runtime.journal.postgres.opening import connect
+from callboard.runtime.journal.postgres.reader import PostgresReader
 from callboard.runtime.testing.postgres import PrivateServer
 
 from .nodes_help import PostgresNodes
@@ -130,8 +131,17 @@ def rows_of_text(address: str) -> int:
 
 @pytest.mark.anyio
 async def test_what_a_body_shows_is_seen_from_another_node_and_from_the_command_line(
-    emptied: str, capsys: pytest.CaptureFixture[str]
+    emptied: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    printed: list[str] = []
+    listens: list[int] = []
+    listen = PostgresReader.listen
+
+    def listening(reader: PostgresReader, task: int) -> None:
+        listen(reader, task)
+        listens.append(task)
+
+    monkeypatch.setattr(PostgresReader, "listen", listening)
     global on  # noqa: PLW0603 - the body is found by its import path
     on = anyio.Event()
     began.clear()
@@ -153,8 +163,17 @@ async def test_what_a_body_shows_is_seen_from_another_node_and_from_the_command_
         assert rows_of_text(emptied) == 0  # nobody listens
         stream = far.task("x").stream()
         text = str(await anext(stream))
-        on.set()
-        text += "".join([str(part) async for part in stream])
+        async with anyio.create_task_group() as group:
+
+            async def command() -> None:
+                told = partial(told_by, capsys, "stream", "j/x", "-j", emptied)
+                printed.append(await anyio.to_thread.run_sync(told))
+
+            group.start_soon(command)
+            await until(lambda: listens)
+            on.set()
+            text += "".join([str(part) async for part in stream])
+        assert printed == [f"{text}\n"]
         assert "hunter" not in text
         assert text.partition(": ")[2] == "".join(f"{number} " for number in range(1, 10_000))
         assert (await far.wait()).ok

@@ -36,6 +36,7 @@ from .rows import plain
 
 if TYPE_CHECKING:
     from ...calling import Progress
+    from ..live import LiveText, TextPlace
     from .opening import Connection
 
 T = TypeVar("T")
@@ -150,6 +151,14 @@ class PostgresReader(StoredReader):
         Raises JournalError; nobody needs more than "not known" then, such as of a standby.
         """
         return self.link.ask(lambda connection: live.read_progress(connection, tasks))
+
+    def text(self, after: TextPlace) -> list[LiveText]:
+        """The text that a body emits, after a place: what there is of it, as for `Cluster.read_text`."""
+        return self.link.ask(lambda connection: live.read_text(connection, [after]))
+
+    def listen(self, task: int) -> None:
+        """Notify the nodes that this process listens to the text of a task (by key). It has to be repeated."""
+        self.link.ask(lambda connection: live.listen(connection, [task], self._address.channel))
 
     def close(self) -> None:
         """Close the connection."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,6 +39,16 @@ async def publishes(task: TaskContext) -> None:
 async def reads(task: TaskContext) -> None:
     task.progress(3, 10, "reading \x1b[2J\nthe \u202ebooks")
     await anyio.sleep_forever()
+
+
+heard = threading.Event()
+
+
+async def emits(task: TaskContext) -> None:
+    task.emit("to \x1b[2J\nwhoever ")
+    while not heard.is_set():
+        await anyio.sleep(0.01)
+    task.emit("listens")
 
 
 @pytest.fixture(scope="module")
@@ -278,3 +289,22 @@ def test_existing_is_said_to_the_board(cli: Cli, live: Served, folder: Path) -> 
     assert (code, "there is a job 'again' already (completed now)" in err) == (2, True)
     assert cli(*given, "--existing", "replace_ended")[0] == 0
     assert "workstream again@2: completed" in cli("status", "again", "--url", live.url)[1]
+
+
+def test_text_is_printed_as_it_comes_and_of_a_file_only_by_the_url(cli: Cli, live: Served) -> None:
+    live.submit(Workstream("emit", tasks=[Task("a", run=emits)]), id="emits", until="running")
+
+    def go_on() -> None:
+        shown = live.runtime._services.live
+        wait_until(lambda: live.call(lambda: [one for task in shown._tasks.values() for one in task.readers]))
+        heard.set()
+
+    watching = threading.Thread(target=go_on)
+    watching.start()
+    assert cli("stream", "emits/a", "--url", live.url) == (0, "to \\x1b[2J\nwhoever listens\n", "")
+    watching.join()
+    code, out, err = cli("stream", "emits/a", "--url", live.url)
+    assert (code, out) == (2, "")
+    assert "emits/a has ended (completed)" in err
+    assert "--url" in cli("stream", "emits/a")[2]
+    assert "names no task" in cli("stream", "emits", "--url", live.url)[2]

@@ -1,0 +1,73 @@
+"""A copy of the text of an attempt that another process runs, as it is read from the database.
+
+Rules
+-----
+- It covers one attempt. It ends with the end that the other node has written; if none comes, since that node has gone,
+  soon after the task's record says that the attempt is over.
+- What is read twice is taken once. What is missing in between is counted (`KeptText`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..journal.live import TextPlace
+from ..observation.live import TASK_ENDED, LiveTask
+from .live_progress import IN_AN_ATTEMPT
+
+if TYPE_CHECKING:
+    from ...actors.records.task import TaskRecord
+    from ..journal.live import LiveText
+
+EVERY = 0.2
+IDLE = 1.0
+"""Seconds between two reads: while text comes, and at most."""
+RENEWS = 5.0
+"""Seconds between two notifications that this node listens."""
+CHECKS = 2.0
+"""Seconds between two looks at the records of the tasks."""
+
+
+class TextCopy:
+    """The text of an attempt that another node runs: that of the record, or else the next one."""
+
+    def __init__(self, record: TaskRecord) -> None:
+        self.live = LiveTask(record.id, record.key)
+        runs = record.state in IN_AN_ATTEMPT
+        self.live.token = record.token if runs else 0
+        self._least = record.token if runs else record.token + 1  # no earlier attempt counts
+        self._gone = False  # the last look at the record found that the attempt is over
+
+    @property
+    def place(self) -> TextPlace:
+        """The place up to which it is read."""
+        return TextPlace(self.live.key, self.live.token or self._least, self.live.text.size)
+
+    def take(self, part: LiveText) -> None:
+        """Take text in that was read, perhaps again."""
+        live = self.live
+        if part.token < self._least or live.over:
+            return
+        if live.token and part.token != live.token:  # another attempt runs
+            self.end()
+            return
+        live.token = part.token
+        size = live.text.size
+        if part.place > size:
+            live.text.add("", part.place - size)
+        live.show(part.text[max(size - part.place, 0) :])
+        if part.over:
+            self.end()
+
+    def compare(self, record: TaskRecord | None) -> None:
+        """End if the record says, twice, that the attempt is over: then its node has written no end."""
+        token = self.live.token
+        gone = record is None or record.state in TASK_ENDED or bool(token and record.token > token)
+        if gone and self._gone:
+            self.end()
+        self._gone = gone
+
+    def end(self) -> None:
+        """End: no text follows."""
+        self.live.over = True
+        self.live.wake()
