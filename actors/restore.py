@@ -312,8 +312,8 @@ def _take_jobs(workforce: Workforce, loaded: Loaded, arrived: RestoredEntities, 
     for message in loaded.messages:
         messages.setdefault(message.job, []).append(message)
     for record in loaded.jobs:
-        known = kernel.entities.get(record.key)
-        if isinstance(known, JobActor) and not known.over:
+        before = kernel.entities.get(record.key)
+        if isinstance(before, JobActor) and not before.over:
             continue
         stream = streams.get(record.key)
         mine = [] if stream is None else sorted(tasks.get(stream.key, []), key=lambda task: task.index)

@@ -171,9 +171,9 @@ class SupervisorActor:
                     raise refusal
                 kernel.effect(Answer(message.reply, None, refusal))
                 return
-        told = {name: said for name, said in (("reason", message.reason), ("by", message.by)) if said is not None}
+        metadata = {name: said for name, said in (("reason", message.reason), ("by", message.by)) if said is not None}
         for spec in specs:
-            self._start_worker(spec, None if message.reply is not None else self._pause_of(spec.name), told)
+            self._start_worker(spec, None if message.reply is not None else self._pause_of(spec.name), metadata)
         workforce.scheduler.tell_unroutable()
         if message.reply is not None:
             for spec in specs:

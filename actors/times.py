@@ -69,8 +69,8 @@ def seconds(value: Duration) -> float:
         try:
             found = number(cast("float", value))
         except ValueError as error:
-            told = f"{_short(value)} is not a duration between 0 and {LONGEST:.0f} seconds"
-            raise ValueError(f"{told}: {error}") from None
+            fault = f"{_short(value)} is not a duration between 0 and {LONGEST:.0f} seconds"
+            raise ValueError(f"{fault}: {error}") from None
     if not 0 <= found <= LONGEST:
         raise ValueError(f"{_short(value)} is not a duration between 0 and {LONGEST:.0f} seconds")
     return found

@@ -225,13 +225,13 @@ def holds_more(most: int, *values: object) -> bool:
             elif (length := _length(kind, part)) is not None:
                 counts[-1] += length
             elif (inner := _parts(kind, part)) is not None:
-                known = sizes.get(id(part))
-                if known is None:
+                size = sizes.get(id(part))
+                if size is None:
                     sizes[id(part)] = 0
                     open_ones.append((id(part), iter(inner)))
                     counts.append(len(inner))
                     break
-                counts[-1] += known
+                counts[-1] += size
             if counts[-1] > most:
                 return True
         else:
@@ -290,29 +290,29 @@ _LENGTHS: dict[type, Any] = {str: str.__len__, bytes: bytes.__len__, bytearray: 
 
 def shown(value: object, longest: int = LONGEST) -> str:
     """The repr of an object, cut if it is long. Raises nothing."""
-    told = raised_by_user(value)
-    if is_a(told, BaseExceptionGroup) and is_woven(cast("BaseException", told)):
-        return message_of(cast("BaseException", told), longest)  # Python would write all paths to its members
+    original = raised_by_user(value)
+    if is_a(original, BaseExceptionGroup) and is_woven(cast("BaseException", original)):
+        return message_of(cast("BaseException", original), longest)  # Python would write all paths to its members
     try:
-        if holds_more(MOST_SHOWN, told):
-            return f"a {kind_name(told)} that is too large to be shown"
-        text = ascii(told) if type(told) is str and not told.isprintable() else repr(told)
+        if holds_more(MOST_SHOWN, original):
+            return f"a {kind_name(original)} that is too large to be shown"
+        text = ascii(original) if type(original) is str and not original.isprintable() else repr(original)
     except BaseException as error:
         if from_terminal(error):
             raise
-        return f"a {kind_name(told)}"
+        return f"a {kind_name(original)}"
     return kept(text, longest)
 
 
 def message_of(error: BaseException, longest: int = LONGEST) -> str:
     """One line about an error: its type and text, and those of a group's members. Raises nothing."""
-    text, told = text_of(error, longest), raised_by_user(error)
-    if type(told) is EscapedException:
+    text, original = text_of(error, longest), raised_by_user(error)
+    if type(original) is EscapedException:
         return text  # a copy without its cause: its text is such a line already
     line = f"{kind_name(error)}: {text}" if text else kind_name(error)
-    if not is_a(told, BaseExceptionGroup):
+    if not is_a(original, BaseExceptionGroup):
         return line
-    leaves = [message_of(one, _LONGEST_MEMBER) for one in members(told)]
+    leaves = [message_of(one, _LONGEST_MEMBER) for one in members(original)]
     return kept(f"{line}: {some_of(leaves, '; ')}", longest + _LONGEST_NAME)
 
 
@@ -343,8 +343,8 @@ def is_vast(error: BaseException) -> bool:
 
 def kind_name(value: object) -> str:
     """The name of an object's class, or of a class; for an `EscapedException`, of the raised error. Raises nothing."""
-    told = raised_by_user(value)
-    kind: type = told if is_a(told, type) else type(told)  # type: ignore[assignment]
+    original = raised_by_user(value)
+    kind: type = original if is_a(original, type) else type(original)  # type: ignore[assignment]
     return kept(_QUALIFIED.__get__(kind), _LONGEST_NAME)
 
 

@@ -347,8 +347,8 @@ class Machine:
                 "immediate result is always true. A guard is a plain function"
             )
         if row.severity not in SEVERITIES:
-            known = ", ".join(SEVERITIES)
-            yield f"the row {title(row)} has the severity {row.severity!r}, which is not one of {known}"
+            severities = ", ".join(SEVERITIES)
+            yield f"the row {title(row)} has the severity {row.severity!r}, which is not one of {severities}"
 
     def _misnamed(self) -> Iterator[str]:
         """Faults of the names in the table, each name once."""

@@ -308,7 +308,7 @@ class KernelHost:
     def release(self) -> None:
         """Release the effects of durable turns, in order; only a part of very many, so that others run in between."""
         pending, durable = self._pending, self.journal.durable
-        told = bool(pending) and self.hub.wanted
+        listened = bool(pending) and self.hub.wanted
         batch = self._batch
         left = EFFECTS_AT_ONCE
         while pending and pending[0][0] <= durable:
@@ -320,7 +320,7 @@ class KernelHost:
             if transitions:
                 batch += transitions
                 self.hub.told = transitions[-1].seq
-                if told:
+                if listened:
                     self.hub.publish(transitions)
                 else:
                     self.hub.publish_trouble(transitions)

@@ -245,8 +245,8 @@ class RuntimeServices:
         """The circuit breaker of a tool. Raises LookupError if there is none (yet)."""
         handles, tool = {handle.tool: handle for handle in self.breakers()}, self.called(tool)
         if tool not in handles:
-            known = ", ".join(sorted(handles)) or "none"
-            raise LookupError(f"no workstream has used a tool {tool!r} yet; there are breakers of: {known}")
+            names = ", ".join(sorted(handles)) or "none"
+            raise LookupError(f"no workstream has used a tool {tool!r} yet; there are breakers of: {names}")
         return handles[tool]
 
     async def breaker_of(self, tool: str) -> BreakerHandle:
@@ -254,8 +254,8 @@ class RuntimeServices:
         self.status.check_open_here()
         if self.shared_tools is None or self.called(tool) in self.host.workforce.breakers:
             return self.breaker(tool)
-        known = await self.read(self.journal.reader.breakers)
-        name = next((one.name for one in known if tool in {one.name, one.id}), None)
+        breakers = await self.read(self.journal.reader.breakers)
+        name = next((one.name for one in breakers if tool in {one.name, one.id}), None)
         if name is not None:
             await self.shared_tools.provide(name)
         return self.breaker(name or tool)

@@ -71,7 +71,7 @@ class Graph:
         for index, strict in self.dependents[ended.record.index]:
             if index < len(tasks):
                 record = tasks[index].record
-                told = not self.unmet[index] or (strict and ended.record.standing != Standing.GOOD)
-                if told and record.state == TaskState.PENDING and not record.ready:
+                resolved = not self.unmet[index] or (strict and ended.record.standing != Standing.GOOD)
+                if resolved and record.state == TaskState.PENDING and not record.ready:
                     return True
         return False

@@ -229,10 +229,10 @@ class JobActor(Entity[JobRecord]):
         """Cancel the job with its workstream and its children."""
         if not (self.record.state == JobState.CANCELLING and message.force):
             at_once = message.force or not self.knows(Event.CANCEL_GRACEFUL)
-            told = None if message.by is None else {"by": message.by}
+            metadata = None if message.by is None else {"by": message.by}
             changed = replace(self.record, final=final)
             event = Event.CANCEL if at_once else Event.CANCEL_GRACEFUL
-            self.fire(event, changed, reason=message.reason, metadata=told)
+            self.fire(event, changed, reason=message.reason, metadata=metadata)
         stop = Stop(message.reason, message.force)
         if self.stream is not None:
             self.kernel.send(self.stream, stop)
@@ -342,9 +342,9 @@ class JobActor(Entity[JobRecord]):
             self.fire(Event.SUCCEED)
         elif stream.record.state == WorkstreamState.FAILED:
             why = None if self.spec.retry is None else self._no_other_try
-            told = None if why is None else {"no_other_try": why}
+            metadata = None if why is None else {"no_other_try": why}
             error = stream.record.error
-            self.fire(Event.FAIL, replace(self.record, error=error), reason=error, metadata=told)
+            self.fire(Event.FAIL, replace(self.record, error=error), reason=error, metadata=metadata)
         else:
             self.fire(Event.CANCEL, reason=stream.record.reason)
             self.fire(Event.COMPLETE, reason=stream.record.reason)

@@ -59,12 +59,12 @@ def submit(workforce: Workforce, message: Submit) -> None:
         record = _child(record, parent)
     job = JobActor(workforce, record, spec)
     kernel.turn.specs.append((record.stream, message.encoded))
-    told: dict[str, object] = {}
+    metadata: dict[str, object] = {}
     if replaced is not None:
-        told["replaces_run"] = replaced.runs
+        metadata["replaces_run"] = replaced.runs
         if message.by is not None:
-            told["by"] = message.by
-    _begin(job, parent, told)
+            metadata["by"] = message.by
+    _begin(job, parent, metadata)
     kernel.done(message.reply, job, job)
 
 
@@ -102,20 +102,20 @@ def next_run(workforce: Workforce, message: NextRun) -> None:
     job.load_messages(message.messages)
     kernel.turn.specs.append((record.stream, message.encoded))
     said = (("reason", message.reason), ("by", message.by), ("from_step", message.from_step))
-    told = {name: value for name, value in said if value is not None}
-    _begin(job, parent, {"after_run": before.runs, **told}, kept)
+    metadata = {name: value for name, value in said if value is not None}
+    _begin(job, parent, {"after_run": before.runs, **metadata}, kept)
     kernel.done(message.reply, job, job)
 
 
-def _begin(job: JobActor, parent: TaskActor | None, told: dict[str, object], kept: KeptResults = NOTHING) -> None:
+def _begin(job: JobActor, parent: TaskActor | None, metadata: dict[str, object], kept: KeptResults = NOTHING) -> None:
     record = job.record
     job.kernel.jobs[record.id] = job
     if parent is not None:
         cast("JobActor", parent.stream.job).adopt(job)
-        told |= {"parent_id": record.parent_id, "depth": record.depth}
+        metadata |= {"parent_id": record.parent_id, "depth": record.depth}
     if record.worker_count:
-        told["worker_count"] = record.worker_count
-    job.born(told or None)
+        metadata["worker_count"] = record.worker_count
+    job.born(metadata or None)
     tools.provide(job.workforce, job)
     job.begin(parent, kept)
 
@@ -141,9 +141,9 @@ def _attempt(kernel: Kernel, token: int) -> TaskActor | None:
 
 def _too_late(kernel: Kernel, before: JobRecord, word: str) -> InvalidTransitionError | None:
     """The error if a faster command has changed an ended job since its record was loaded; else None."""
-    if (known := kernel.jobs.get(before.id)) is not None:
-        state = known.record.state
-        if known.over:
+    if (job := kernel.jobs.get(before.id)) is not None:
+        state = job.record.state
+        if job.over:
             advice = "It has ended, but a part of it that did not stop still runs: wait for its end."
             return InvalidTransitionError(JOB.name, state, word, JOB.valid_events(state), advice)
         return no_next_run(state, word)

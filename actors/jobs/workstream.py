@@ -164,11 +164,11 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             if (flow := kept.flows.get(spec.name)) is not None:
                 record = replace(record, flow=flow.flow, anew=flow.anew)
             task = self._make(record, limits)
-            told = {
+            metadata = {
                 "depends_on": len(spec.depends_on) + len(spec.after), "optional": spec.optional,
                 "max_attempts": limits.allowed.max_attempts, "max_losses": limits.allowed.max_losses,
             }  # fmt: skip
-            task.born(told)
+            task.born(metadata)
         self.change(tasks_created=len(self.tasks))
         if self.open < len(self.tasks):  # some were carried over, or cancelled before these were created
             for ended in (task for task in self.tasks if task.ended):
@@ -393,8 +393,8 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
     def _end_held(self) -> None:
         """End a workstream that was stopped while held or waiting: by a decision, a cancel, or one of its tasks."""
         record = self.record
-        told = None if record.verdict is None else told_at_end(self, record)
-        self.fire(record.verdict or Event.CANCEL, reason=record.error or record.reason, metadata=told)
+        metadata = None if record.verdict is None else told_at_end(self, record)
+        self.fire(record.verdict or Event.CANCEL, reason=record.error or record.reason, metadata=metadata)
 
     # -- pausing -------------------------------------------------------------------------------------------------------
 

@@ -115,7 +115,7 @@ class Alerter:
             return
         suppressed, watch.suppressed = watch.suppressed, 0
         kernel.notice(EVENT, "info", f"alert: {text}", about=event.entity_id, level=event.severity)
-        told = {
+        context = {
             "event": EVENT, "text": text, "severity": event.severity, "kind": event.kind, "entity_id": event.entity_id,
             "name": event.entity_id.rpartition("/")[2], "from_state": event.from_state, "state": str(event.to_state),
             "trigger": str(event.event), "reason": event.reason, "at": iso(event.at), "job_id": event.job_id,
@@ -125,7 +125,7 @@ class Alerter:
         kernel.run_hook(
             OutboxRow(
                 key=kernel.number(), at=kernel.at, owner=event.entity_id, event=EVENT, body=watch.hook,
-                context=msgspec.Raw(msgspec.json.encode(told)), folder=None if spec is None else spec.folder,
+                context=msgspec.Raw(msgspec.json.encode(context)), folder=None if spec is None else spec.folder,
                 cwd=None if spec is None else folder_of(spec, None), env={} if spec is None else spec.env,
                 secrets=[] if spec is None else spec.secrets,
             )

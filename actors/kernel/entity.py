@@ -266,9 +266,9 @@ class Entity(Generic[RecordT]):
     def earlier(self, by: float, *names: tuple[str, ...]) -> None:
         """Set these times of the record back `by` seconds; fields without a time stay as they are."""
         record = self.record
-        told = {name: at - by for each in names for name in each if (at := getattr(record, name)) is not None}
-        if told:
-            self.change(**told)
+        moved = {name: at - by for each in names for name in each if (at := getattr(record, name)) is not None}
+        if moved:
+            self.change(**moved)
 
     def arm_again(self) -> None:
         """Arm a timer for the record's `due_at`, if it has one."""

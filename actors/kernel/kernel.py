@@ -197,8 +197,8 @@ class Kernel(TurnOperations):
             queue, scheduler = turn.queue, self.scheduler
             while True:
                 while queue:
-                    actor, told = queue.popleft()
-                    actor.receive(told)
+                    actor, received = queue.popleft()
+                    actor.receive(received)
                 if not scheduler.to_match:
                     break
                 actor = scheduler
@@ -303,13 +303,13 @@ class Kernel(TurnOperations):
 
     def count_invocation(self, tool: str) -> None:
         """Count an attempt or a try of a step that begins with a tool. Tools beyond the limit of kinds count as one."""
-        known = tool in self.invocations or len(self.invocations) < KINDS_COUNTED
-        self.invocations[tool if known else OTHER] += 1
+        counted = tool in self.invocations or len(self.invocations) < KINDS_COUNTED
+        self.invocations[tool if counted else OTHER] += 1
 
     def count_step(self, name: str, state: str) -> None:
         """Count a step that has ended. Names beyond the limit of kinds count as one."""
-        known = (name, state) in self.steps or len(self.steps) < KINDS_COUNTED
-        self.steps[name if known else OTHER, state] += 1
+        counted = (name, state) in self.steps or len(self.steps) < KINDS_COUNTED
+        self.steps[name if counted else OTHER, state] += 1
 
     def done(self, reply: Reply, entity: Entity[Any], value: object = None) -> None:
         """Answer a command to `entity` that has taken effect; its idempotency key commits with it."""

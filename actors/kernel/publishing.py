@@ -71,8 +71,8 @@ def publish(
             if (means, record.state) == (Phase.CANCELLED, Phase.FAILED):
                 reason = f"it failed, and nobody cancelled it: {reason}"
             means = record.state if refined.machine.is_terminal(one.target) else means
-        told = (str(one.event), one.severity, reason, facts)
-        _note(entity, published, (one.source, one.target), (refined.phases[one.source], means), *told)
+        described = (str(one.event), one.severity, reason, facts)
+        _note(entity, published, (one.source, one.target), (refined.phases[one.source], means), *described)
     if rows:
         entity.record = replace(record, published=published)
     elif entity.ended:
@@ -92,8 +92,8 @@ def published_row(entity: Entity[Any], event: str) -> Transition | None:
         return None
     refined = entity.kernel.lifecycles.refinement(published.lifecycle, entity.record.kind)
     rows = refined.machine.table[published.state]
-    told = (row for word in refined.lifecycle.events.get(event, ()) for row in rows.get(word, ()))
-    return next((row for row in told if row.guard is None), None)
+    found = (row for word in refined.lifecycle.events.get(event, ()) for row in rows.get(word, ()))
+    return next((row for row in found if row.guard is None), None)
 
 
 def publish_row(entity: Entity[Any], row: Transition, reason: str, metadata: dict[str, Any] | None) -> None:
@@ -135,7 +135,7 @@ def _with_most(
     found = [replace(one, left_out=0) if one.left_out else one for one in (*kept, *more)]
     by_people = sum(one.by is not None for one in found)
     oldest, by_nobody = max(0, by_people - _MOST_UNTOLD), max(0, _MOST_UNTOLD - by_people)
-    told: list[UnreportedDecision] = []
+    decisions: list[UnreportedDecision] = []
     for one in found:
         if one.by is not None:
             oldest -= 1
@@ -145,10 +145,10 @@ def _with_most(
             goes = by_nobody < 0
         left_out += goes
         if not goes:
-            told.append(one)
+            decisions.append(one)
     if left_out:
-        told[-1] = replace(told[-1], left_out=left_out)
-    return tuple(told)
+        decisions[-1] = replace(decisions[-1], left_out=left_out)
+    return tuple(decisions)
 
 
 def _hand_over(entity: Entity[Any], event: str) -> None:
@@ -196,9 +196,9 @@ def publish_birth(entity: Entity[Any], metadata: dict[str, Any] | None) -> None:
     """Publish the creation of an entity, with its lifecycle."""
     published: Published = entity.record.published
     refined = entity.kernel.lifecycles.refinement(published.lifecycle, entity.record.kind)
-    told = {**(metadata or {}), "lifecycle": published.lifecycle}
+    described = {**(metadata or {}), "lifecycle": published.lifecycle}
     phases = (None, refined.phases[published.state])
-    _note(entity, published, (None, published.state), phases, "create", "info", None, told)
+    _note(entity, published, (None, published.state), phases, "create", "info", None, described)
 
 
 def _note(  # noqa: PLR0917 - the parts of a transition

@@ -179,7 +179,7 @@ class MachineEntity(Entity[MachineRecord]):
         kernel, record, definition = self.kernel, self.record, self.found().definition
         for name in names_of(definition.on_enter if when == "on_enter" else definition.on_exit, state):
             event = "create" if fire is None else fire.event
-            told = {
+            context = {
                 "machine": record.machine, "entity_id": record.id, "name": record.name, "seq": record.seq,
                 "event": event,
                 "from_state": None if fire is None else record.previous_state, "state": record.state,
@@ -190,7 +190,7 @@ class MachineEntity(Entity[MachineRecord]):
             row = OutboxRow(
                 key=kernel.number(), at=kernel.at, owner=record.id, event=event,
                 body=msgspec.Raw(msgspec.json.encode(hook)),
-                context=msgspec.Raw(msgspec.json.encode(told)), folder=definition.folder,
+                context=msgspec.Raw(msgspec.json.encode(context)), folder=definition.folder,
                 callback=f"{when} {state}",
             )  # fmt: skip
             kernel.run_hook(row)

@@ -238,10 +238,10 @@ class MachineKind:
         """The facts with changes."""
         if not changes:
             return facts
-        known = [] if self.facts is None else [field.name for field in msgspec.structs.fields(self.facts)]
+        fields = [] if self.facts is None else [field.name for field in msgspec.structs.fields(self.facts)]
         for name in changes:
-            if name not in known:
-                advice = did_you_mean(name, known) or f"its facts: {', '.join(known) or 'none'}"
+            if name not in fields:
+                advice = did_you_mean(name, fields) or f"its facts: {', '.join(fields) or 'none'}"
                 raise FireFailed(f"{self.machine.name}: there is no fact {name!r:.80}; {advice}")
         assert self.facts is not None  # noqa: S101 - only a kind with facts gets here
         changed = msgspec.structs.replace(facts, **changes)

@@ -53,14 +53,14 @@ def name_finding(name: str, bodies: Callable[[str], Any] | None) -> tuple[str, s
     if not (isinstance(kind, type) and issubclass(kind, BaseException)):
         return _nothing(name), "write it with the module that defines it: 'package.module.Refused'"
     if _is_of_the_program(kind.__module__):
-        known = f"__main__.{kind.__qualname__}"
-        return f"{short(name)} is of this program's own file, and is recorded as {short(known)}", f"write {known!r}"
-    known = f"{kind.__module__}.{kind.__qualname__}"
+        path = f"__main__.{kind.__qualname__}"
+        return f"{short(name)} is of this program's own file, and is recorded as {short(path)}", f"write {path!r}"
+    path = f"{kind.__module__}.{kind.__qualname__}"
     if kind.__module__ == "builtins" or kind.__module__.partition(".")[0] == _OURS:
-        known = kind.__qualname__
-    if bodies is None or known == name or known.endswith(f".{name}"):
+        path = kind.__qualname__
+    if bodies is None or path == name or path.endswith(f".{name}"):
         return None
-    return f"{short(name)} is another name of an error that is recorded as {short(known)}", f"write {known!r}"
+    return f"{short(name)} is another name of an error that is recorded as {short(path)}", f"write {path!r}"
 
 
 def _nothing(name: str) -> str:

@@ -63,11 +63,11 @@ class Lifecycles:
         if not lifecycle.name or lifecycle.name == OWN:
             raise ValueError(f"a lifecycle cannot be named {lifecycle.name!r}: give it another name")
         kinds = self._more.setdefault(lifecycle.name, dict(LIFECYCLES.get(lifecycle.name, {})))
-        known = kinds.get(lifecycle.kind)
-        if known is None:
+        before = kinds.get(lifecycle.kind)
+        if before is None:
             kinds[lifecycle.kind] = lifecycle
             self.own.append(lifecycle)
-        elif known is not lifecycle:
+        elif before is not lifecycle:
             raise ValueError(
                 f"there is another lifecycle {lifecycle.name!r} of a {lifecycle.kind}: give this one another name"
             )
@@ -120,11 +120,11 @@ class Lifecycles:
 
     def states(self, kind: str) -> list[str]:
         """The states of a kind in the runtime's own machine, then in all known lifecycles."""
-        known = dict.fromkeys(map(str, MACHINES[kind].states))
+        states = dict.fromkeys(map(str, MACHINES[kind].states))
         for name in (*LIFECYCLES, *self._more):
             if (one := self._by_kind(name).get(kind)) is not None:
-                known.update(dict.fromkeys(map(str, one.machine.states)))
-        return list(known)
+                states.update(dict.fromkeys(map(str, one.machine.states)))
+        return list(states)
 
     def of(self, kind: str, *said: str | None) -> str | None:
         """The lifecycle's name for an entity of that kind: the first of `said` that has the kind; None for the own."""
@@ -137,10 +137,10 @@ class Lifecycles:
 
     def get(self, name: str, kind: str) -> Lifecycle:
         """The lifecycle of that name for that kind. Raises UnknownLifecycle."""
-        known = self._named(name).get(kind)
-        if known is None:
+        lifecycle = self._named(name).get(kind)
+        if lifecycle is None:
             raise UnknownLifecycle(f"the lifecycle {name!r} has no states for a {kind}")
-        return known
+        return lifecycle
 
     def refinement(self, name: str, kind: str) -> Refinement:
         """The refinement by which entities of that kind run by it. Raises UnknownLifecycle."""

@@ -394,7 +394,7 @@ def _example(value: object, kind: inspect.StructType) -> str:
 def _advice(value: object, kind: inspect.Type) -> str | None:
     match kind:
         case inspect.LiteralType() if isinstance(value, str):
-            return did_you_mean(value, [str(known) for known in kind.values])
+            return did_you_mean(value, [str(one) for one in kind.values])
         case inspect.StrType() if isinstance(value, bool | int | float) or hasattr(value, "isoformat"):
             return "write it in quotes"
         case inspect.IntType() | inspect.FloatType() if isinstance(value, str) and whole(value.strip()) is not None:

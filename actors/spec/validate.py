@@ -322,12 +322,12 @@ class _Checker(Fields):
             return None
         here = (*at, "lifecycle")
         try:
-            name, known = self._lifecycles.find(given)
+            name, lifecycles = self._lifecycles.find(given)
         except (LookupError, ValueError) as error:
             self.bad(here, str(error.args[0] if error.args else error))
             return None
-        if known and not any(kind in known for kind in kinds):
-            self.bad(here, f"{short(name)} has no states for a {kinds[0]}, but for a {' and a '.join(known)}")
+        if lifecycles and not any(kind in lifecycles for kind in kinds):
+            self.bad(here, f"{short(name)} has no states for a {kinds[0]}, but for a {' and a '.join(lifecycles)}")
             return None
         return name
 

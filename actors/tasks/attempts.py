@@ -317,15 +317,15 @@ def _succeeded(task: TaskActor, ended: CallEnded) -> None:
     if task.spec.tool is not None:
         task.tell_breaker(SUCCEED)
     record, duration = task.record, ended.duration
-    told: dict[str, Any] = {"duration_seconds": round(duration, 3), "retry_count": record.failed_attempts}
+    metadata: dict[str, Any] = {"duration_seconds": round(duration, 3), "retry_count": record.failed_attempts}
     if ended.cpu_seconds is not None or ended.left_behind:
-        told |= _used(ended)
+        metadata |= _used(ended)
     changed = replace(
         record, raw_result=ended.value, execution_ms=round(duration * 1000), ended_at=task.kernel.at,
         claimed_at=None, limit=None, produced=produced_by(ended),
         trouble=None if record.trouble is None else unrepeated(record.trouble), circuit_state="closed",
     )  # fmt: skip
-    task.fire(SUCCEED, changed, metadata=told)
+    task.fire(SUCCEED, changed, metadata=metadata)
 
 
 def begin_anew(task: TaskActor, ended: CallEnded) -> None:
@@ -387,11 +387,11 @@ def fail(task: TaskActor, ended: CallEnded, *, end: str) -> None:
     failure = Failure(lost, permanent, allowed is not None and repeats > allowed)
     final = ended.permanent or failure.repeated or (lost and record.on_loss != "rerun")
     failed, losses = record.failed_attempts + (not lost), record.lost_attempts + lost
-    told: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "end": end, "failed_attempts": failed, "lost_attempts": losses, "granted": record.granted, **_used(ended),
     }  # fmt: skip
     if ended.traceback is not None:
-        told["traceback"] = ended.traceback
+        metadata["traceback"] = ended.traceback
     row = TASK.transition(record.state, FAIL, record, failure)
     due = parked = None
     if row.target == S.RETRYING:
@@ -401,10 +401,10 @@ def fail(task: TaskActor, ended: CallEnded, *, end: str) -> None:
             retry = task.limits.retry
             wait = delay(retry, failed, port.random, ended.retry_after, port.resolve, tell=task.wait_failed)
         due = now + wait
-        told["retry_at"] = iso(due)
+        metadata["retry_at"] = iso(due)
     elif row.target == S.CIRCUIT_OPEN:
         exhausted = LOST if lost and record.on_loss == "park" else EXHAUSTED
-        parked = told["parked"] = exhausted if row.guard is parks_when_exhausted else TOOL
+        parked = metadata["parked"] = exhausted if row.guard is parks_when_exhausted else TOOL
     changed = replace(
         record, failed_attempts=failed, lost_attempts=losses,
         trouble=Trouble(
@@ -414,7 +414,7 @@ def fail(task: TaskActor, ended: CallEnded, *, end: str) -> None:
         queued_at=now, claimed_at=None, worker=None, worker_id=None, parked=parked,
         limit=record.limit if end == "timed_out" else None, final=final,
     )  # fmt: skip
-    task.fire(FAIL, changed, failure, reason=error, metadata=told, due_at=due)
+    task.fire(FAIL, changed, failure, reason=error, metadata=metadata, due_at=due)
 
 
 def _passing(task: TaskActor, ended: CallEnded) -> str:
@@ -483,9 +483,9 @@ def _deferred(task: TaskActor, ended: CallEnded) -> None:
         record, deferrals=record.deferrals + 1, probe=False, execution_ms=round(ended.duration * 1000),
         ended_at=now, queued_at=now, claimed_at=None, worker=None, worker_id=None, parked=None, limit=None,
     )  # fmt: skip
-    told = {"end": "deferred", "deferrals": changed.deferrals, "retry_at": iso(due)}
+    metadata = {"end": "deferred", "deferrals": changed.deferrals, "retry_at": iso(due)}
     task.change(probe=False)
-    task.fire(FAIL, changed, Failure(deferred=True), reason=f"deferred: {ended.error}", metadata=told, due_at=due)
+    task.fire(FAIL, changed, Failure(deferred=True), reason=f"deferred: {ended.error}", metadata=metadata, due_at=due)
 
 
 def rest(task: TaskActor, reason: str | None = None) -> None:
@@ -669,12 +669,12 @@ def produced_by(ended: CallEnded, path: str | None = None) -> Produced | None:
 def _used(ended: CallEnded) -> dict[str, Any]:
     """The known resource use and leftovers of an attempt, as metadata of its transition."""
     cpu, peak = ended.cpu_seconds, ended.peak_memory_bytes
-    told: dict[str, Any] = {} if cpu is None else {"cpu_seconds": round(cpu, 6)}
+    usage: dict[str, Any] = {} if cpu is None else {"cpu_seconds": round(cpu, 6)}
     if peak is not None:
-        told["peak_memory_bytes"] = peak
+        usage["peak_memory_bytes"] = peak
     if ended.left_behind:
-        told["left_behind"] = list(ended.left_behind)
-    return told
+        usage["left_behind"] = list(ended.left_behind)
+    return usage
 
 
 def unrepeated(trouble: Trouble | None) -> Trouble | None:
@@ -686,5 +686,5 @@ def _with_detail(trouble: Trouble | None, ended: CallEnded) -> Trouble | None:
     """The task's trouble with the error that a body reported while it was stopped. The error is not counted."""
     if ended.error is None and ended.error_type is None:
         return trouble
-    known = trouble or NO_TROUBLE
-    return replace(known, error=ended.error or known.error, type=ended.error_type or known.type)
+    earlier = trouble or NO_TROUBLE
+    return replace(earlier, error=ended.error or earlier.error, type=ended.error_type or earlier.type)

@@ -176,8 +176,8 @@ def protect(entity: EntityWithHold, hold: Approval | None, wait: Duration | None
         expires = now + seconds(hold.expires)
         clauses = [text_of(clause) for clause in clauses_of(hold)]
         changed = replace(entity.record, hold_until=expires, wait_until=until)
-        told = {"clauses": clauses, "expires_at": iso(expires), **waits}
-        entity.fire(Event.HOLD, changed, reason=waits_for(clauses), metadata=told, due_at=expires)
+        metadata = {"clauses": clauses, "expires_at": iso(expires), **waits}
+        entity.fire(Event.HOLD, changed, reason=waits_for(clauses), metadata=metadata, due_at=expires)
     elif until is not None and until > now:
         changed = replace(entity.record, wait_until=until)
         entity.fire(Event.WAIT, changed, metadata=waits, due_at=until)
@@ -203,14 +203,14 @@ def approve(entity: EntityWithHold, message: Approve) -> None:
     if not missing:
         due = None if record.wait_until is None or record.wait_until <= mine.at else record.wait_until
         changed = changed if due is not None else entity.through(changed)
-    told: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "by": message.by, "clauses_met": [text_of(clauses[index]) for index in mine.met], "missing": missing,
     }  # fmt: skip
     if message.unchecked:
-        told["unchecked"] = list(message.unchecked)
+        metadata["unchecked"] = list(message.unchecked)
     reason = message.reason or f"approved by {message.by}"
     try:
-        entity.fire(Event.APPROVE, changed, DecisionPayload(mine.at, len(missing)), reason, told, due)
+        entity.fire(Event.APPROVE, changed, DecisionPayload(mine.at, len(missing)), reason, metadata, due)
     except GuardRejected as refusal:
         expired_at = record.hold_until
         raise refused(entity, Event.APPROVE, f"the hold has expired. {_ANEW}", expired_at) from refusal
@@ -300,8 +300,8 @@ def _is_awaited(entity: EntityWithHold) -> bool:
 
 def wait_due(entity: EntityWithHold) -> None:
     """End the wait of an entity."""
-    told = {"wait_until": iso(entity.record.wait_until or entity.kernel.at)}
-    entity.fire(Event.TIMER_DONE, entity.through(entity.record), metadata=told)
+    metadata = {"wait_until": iso(entity.record.wait_until or entity.kernel.at)}
+    entity.fire(Event.TIMER_DONE, entity.through(entity.record), metadata=metadata)
 
 
 def overdue(entity: EntityWithHold) -> None:

@@ -183,8 +183,8 @@ def reset_by_operator(task: TaskActor, message: ResetTask) -> None:
         trouble=unrepeated(record.trouble),
         final=False,
     )
-    told = {"granted": changed.granted} | ({} if message.by is None else {"by": message.by})
-    task.fire(Event.RESET, changed, reason=message.reason, metadata=told)
+    metadata = {"granted": changed.granted} | ({} if message.by is None else {"by": message.by})
+    task.fire(Event.RESET, changed, reason=message.reason, metadata=metadata)
     task.enqueue()
 
 

@@ -339,11 +339,11 @@ class TaskActor(Entity[TaskRecord]):
         """Fail or park the task: an acceptance test has not passed."""
         changed = replace(self.with_error(error, "validation_failed"), worker=None, worker_id=None)
         failure = Failure(permanent=True)  # the same result would not pass in another attempt
-        told: dict[str, Any] | None = traced(traceback)
+        metadata: dict[str, Any] | None = traced(traceback)
         if self.machine.transition(S.VALIDATING, Event.VALIDATION_FAILED, changed, failure).target == S.CIRCUIT_OPEN:
             changed = replace(changed, parked=EXHAUSTED, queued_at=self.kernel.at)
-            told = {**(told or {}), "parked": EXHAUSTED}
-        self.fire(Event.VALIDATION_FAILED, changed, failure, error, told)
+            metadata = {**(metadata or {}), "parked": EXHAUSTED}
+        self.fire(Event.VALIDATION_FAILED, changed, failure, error, metadata)
 
     def _condition_ended(self, ended: CallEnded) -> None:
         if self.record.state != PENDING:
@@ -372,8 +372,8 @@ class TaskActor(Entity[TaskRecord]):
     def on_skip_task(self, message: SkipTask) -> None:
         """Skip the task for an operator. Raises InvalidTransitionError unless it is pending."""
         changed = replace(self.record, standing=GOOD, finished_at=self.kernel.at)
-        told = {"standing": GOOD} | ({} if message.by is None else {"by": message.by})
-        self.fire(Event.SKIP, changed, reason=message.reason or "skipped by an operator", metadata=told)
+        metadata = {"standing": GOOD} | ({} if message.by is None else {"by": message.by})
+        self.fire(Event.SKIP, changed, reason=message.reason or "skipped by an operator", metadata=metadata)
         self.kernel.stop_call(self.last_call, force=True)
         self.last_call = 0
 
@@ -391,9 +391,9 @@ class TaskActor(Entity[TaskRecord]):
         else:
             at_once = self.knows(Event.CANCEL) and not self.knows(Event.CANCEL_GRACEFUL)
             event = Event.CANCEL if at_once else Event.CANCEL_GRACEFUL
-        told = None if message.by is None else {"by": message.by}
+        metadata = None if message.by is None else {"by": message.by}
         record = self.record
-        self.fire(event, record if final == record.final else replace(record, final=final), None, reason, told)
+        self.fire(event, record if final == record.final else replace(record, final=final), None, reason, metadata)
 
     def on_stop(self, message: Stop) -> None:
         """Stop the task with its workstream. Does nothing if it has ended, or is in `cancelling` without `force`."""

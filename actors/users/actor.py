@@ -111,8 +111,8 @@ class Refusal(Struct, frozen=True, gc=False, metaclass=KeywordsChecked):
         """Raise TypeError for an `error` that cannot be raised: the asker would get that TypeError instead."""
         if not is_a(self.error, Exception):
             advice = f": write Refusal(ValueError({shown(self.error)}))" if is_a(self.error, str) else ""
-            told = f"a Refusal holds an exception, which the ask raises, and not {shown(self.error)}{advice}"
-            raise TypeError(told)
+            text = f"a Refusal holds an exception, which the ask raises, and not {shown(self.error)}{advice}"
+            raise TypeError(text)
 
 
 class After(Struct, gc=False, eq=False):

@@ -375,8 +375,8 @@ class Cell(Ref[Any, Any], gc=False, eq=False):
         if self.stopped:
             return False
         waiting = 0 if self.more is None else len(self.more)
-        held = self.first is not NOTHING and self.first is not BUSY
-        return waiting + held <= self.room + self.host.handled(self)
+        begun = self.first is not NOTHING and self.first is not BUSY
+        return waiting + begun <= self.room + self.host.handled(self)
 
     def __repr__(self) -> str:
         return f"<Ref {self.name}{' (stopped)' if self.stopped else ''}>"

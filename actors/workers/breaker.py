@@ -190,8 +190,8 @@ class BreakerActor(Entity[BreakerRecord]):
     def go_on(self) -> None:
         """Continue unfinished work after a restart or an undone turn."""
         probe, kernel = self.record.probe, self.kernel
-        known = probe in kernel.entities or self.uses.of_key(probe) is not None
-        if probe is not None and (probe in kernel.stuck or not known or not self.tries):
+        alive = probe in kernel.entities or self.uses.of_key(probe) is not None
+        if probe is not None and (probe in kernel.stuck or not alive or not self.tries):
             self.change(probe=None)
             self.uses.step_back(self.record.name)
         if self.record.state == HALF_OPEN:

@@ -137,7 +137,7 @@ class ToolLimits:
             return DeclaredLimit(mine, RUNTIME)
         if said and lowest is not None:
             return DeclaredLimit(lowest, next(iter(said[lowest])))
-        known = self._workforce.breakers.get(tool)
-        if known is None or known.record.max_parallel is None or known.record.limit_by == RUNTIME:
+        breaker = self._workforce.breakers.get(tool)
+        if breaker is None or breaker.record.max_parallel is None or breaker.record.limit_by == RUNTIME:
             return None  # the runtime's own limit ends with its declaration
-        return DeclaredLimit(known.record.max_parallel, known.record.limit_by or "", last=True)
+        return DeclaredLimit(breaker.record.max_parallel, breaker.record.limit_by or "", last=True)

@@ -50,37 +50,37 @@ def provide(workforce: Workforce, job: Job, *, again: bool = False) -> None:
     """
     job_id, declares = job.record.id, job.spec.tools
     names = dict.fromkeys([*(task.tool for task in job.spec.tasks if task.tool is not None), *declares])
-    held = {name: workforce.tool_limits.of(name) for name in declares}
+    limits = {name: workforce.tool_limits.of(name) for name in declares}
     workforce.tool_limits.hear(job)
     for name in names:
         declared = declares.get(name)
         before = workforce.breakers.get(name)
-        known = before or _new(workforce, name, declared)
+        breaker = before or _new(workforce, name, declared)
         workforce.tool_limits.settle(name)
         if declared is None or (again and before is not None):
             continue
         over = workforce.kernel.tools.get(name)
         if declared.breaker is not None:
-            _say(known, declared.breaker, job_id, over is not None and over.breaker is not None)
-        wanted, limit = declared.max_parallel, held[name]
+            _say(breaker, declared.breaker, job_id, over is not None and over.breaker is not None)
+        wanted, limit = declared.max_parallel, limits[name]
         if wanted is not None and limit is not None and limit != wanted:
             end = f"{workforce.tool_limits.of(name)} holds, the strictest of those that run"
-            _tell(known, job_id, f"max_parallel = {wanted}", f"{limit}", end)
+            _tell(breaker, job_id, f"max_parallel = {wanted}", f"{limit}", end)
 
 
 def settle(workforce: Workforce) -> None:
     """Create the breakers of the runtime's own tools, and apply the runtime's settings."""
     tools = workforce.kernel.tools
     for name, tool in tools.items():
-        known = workforce.breakers.get(name) or _new(workforce, name, tool)
+        breaker = workforce.breakers.get(name) or _new(workforce, name, tool)
         if tool.breaker is not None:
-            _set(known, tool.breaker, RUNTIME)
+            _set(breaker, tool.breaker, RUNTIME)
     for name in workforce.breakers:
         workforce.tool_limits.settle(name)
-    for name, known in workforce.breakers.items():
+    for name, breaker in workforce.breakers.items():
         mine = tools.get(name)
-        if known.record.said_by == RUNTIME and (mine is None or mine.breaker is None):
-            _set(known, Breaker(), None)  # the runtime does not declare settings any more
+        if breaker.record.said_by == RUNTIME and (mine is None or mine.breaker is None):
+            _set(breaker, Breaker(), None)  # the runtime does not declare settings any more
 
 
 def heard(workforce: Workforce, message: ToolHeard) -> None:
@@ -88,20 +88,20 @@ def heard(workforce: Workforce, message: ToolHeard) -> None:
 
     A missing breaker is created, so that later users on this node begin with that state.
     """
-    known = workforce.breakers.get(message.tool)
-    if known is None and (message.state != BreakerState.CLOSED or not message.generation):
-        known = _new(workforce, message.tool, workforce.kernel.tools.get(message.tool))
-    if known is not None:
-        known.receive(message)
+    breaker = workforce.breakers.get(message.tool)
+    if breaker is None and (message.state != BreakerState.CLOSED or not message.generation):
+        breaker = _new(workforce, message.tool, workforce.kernel.tools.get(message.tool))
+    if breaker is not None:
+        breaker.receive(message)
 
 
 def breaker_for_step(workforce: Workforce, name: str) -> BreakerActor:
     """The breaker of a tool that a step uses: made with the first step, if no workstream declares or uses the tool."""
-    known = workforce.breakers.get(name)
-    if known is None:
-        known = _new(workforce, name, None)
+    breaker = workforce.breakers.get(name)
+    if breaker is None:
+        breaker = _new(workforce, name, None)
         workforce.tool_limits.settle(name)
-    return known
+    return breaker
 
 
 def _new(workforce: Workforce, name: str, said: Tool | None) -> BreakerActor:

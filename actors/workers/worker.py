@@ -142,8 +142,8 @@ class WorkerActor(Entity[WorkerRecord]):
     def assign(self, message: Assign) -> None:
         """Take a task, and pass the assignment on to it."""
         assigned = self.record.assigned + 1
-        told = {"task_id": message.slot.task_id, "assigned": assigned}
-        self.fire(ASSIGN, replace(self.record, assigned=assigned), metadata=told)
+        metadata = {"task_id": message.slot.task_id, "assigned": assigned}
+        self.fire(ASSIGN, replace(self.record, assigned=assigned), metadata=metadata)
         self.kernel.send(self.kernel.entities[message.key], message)
         if not self.watched:
             self.watched = True
@@ -167,8 +167,8 @@ class WorkerActor(Entity[WorkerRecord]):
         """Take back a released slot, and give it back to the scheduler."""
         assigned = self.record.assigned - 1
         if self.knows(RELEASE):
-            told = {"task_id": message.slot.task_id, "assigned": assigned}
-            self.fire(RELEASE, replace(self.record, assigned=assigned), metadata=told)
+            metadata = {"task_id": message.slot.task_id, "assigned": assigned}
+            self.fire(RELEASE, replace(self.record, assigned=assigned), metadata=metadata)
         elif not self.ended:
             self.change(assigned=assigned)
         scheduler = self.workforce.scheduler
@@ -271,8 +271,8 @@ class WorkerActor(Entity[WorkerRecord]):
         A worker on a cluster first becomes unresponsive: others reported its death, not the worker itself.
         """
         if self.record.engine == ON_CLUSTER and self.record.assigned and self.knows(Event.HEALTH_CHECK_TIMEOUT):
-            told = {"missed": self.record.missed, "assigned": self.record.assigned}
-            self.fire(Event.HEALTH_CHECK_TIMEOUT, reason=message.reason, metadata=told)
+            metadata = {"missed": self.record.missed, "assigned": self.record.assigned}
+            self.fire(Event.HEALTH_CHECK_TIMEOUT, reason=message.reason, metadata=metadata)
         self.fire(FAIL, replace(self.record, assigned=0), reason=message.reason)
         self.workforce.health.replace(self)
         self._leave()
@@ -301,8 +301,8 @@ class WorkerActor(Entity[WorkerRecord]):
         lifecycle publishes it as running between its tasks, too.
         """
         changed = replace(self.record, paused=True, pause_reason=message.reason, resume_at=None)
-        told = _Pause(told_as_running=self._shown_phase == Phase.BUSY)
-        self.fire(Event.PAUSE, changed, told, reason=message.reason, metadata=_said_by(message))
+        effect = _Pause(told_as_running=self._shown_phase == Phase.BUSY)
+        self.fire(Event.PAUSE, changed, effect, reason=message.reason, metadata=_said_by(message))
 
     @property
     def _shown_phase(self) -> str:

@@ -60,12 +60,12 @@ class Lifecycle(msgspec.Struct, frozen=True, metaclass=KeywordsChecked):
 
     def __post_init__(self) -> None:
         """Refuse a table that names events or states which the machine does not have."""
-        known = {str(row.event) for row in self.machine.transitions}
+        declared = {str(row.event) for row in self.machine.transitions}
         for event, several in self.events.items():
             if isinstance(cast("object", several), str):
                 raise TypeError(f"lifecycle {self.name!r}: events[{event!s}] is a tuple of events: ({several!r},)")
-        faults = [f"no event {event!s}" for events in self.events.values() for event in events if event not in known]
-        faults += [f"no event {event!s}" for event in self.skips.values() if event not in known]
+        faults = [f"no event {event!s}" for events in self.events.values() for event in events if event not in declared]
+        faults += [f"no event {event!s}" for event in self.skips.values() if event not in declared]
         faults += [f"no own event {event!s}" for event in self.events if event not in set(Event)]
         faults += [f"no state {state!s}" for state in self.phases if state not in self.machine.states]
         if faults:

@@ -99,8 +99,8 @@ def asked_of(kind: str, lifecycle: Lifecycle | None = None) -> dict[str, Asks]:
     """The verb behind each event that people may fire at such an entity, by its machine's words."""
     asked = PEOPLE[kind]
     if lifecycle is None:
-        known = {str(row.event) for row in MACHINES[kind].transitions}
-        return {str(event): asks for event, asks in asked.items() if event in known}
+        events = {str(row.event) for row in MACHINES[kind].transitions}
+        return {str(event): asks for event, asks in asked.items() if event in events}
     places: dict[str, tuple[int, Asks]] = {}
     for own, asks in asked.items():
         meant = asks
@@ -114,10 +114,10 @@ def asked_of(kind: str, lifecycle: Lifecycle | None = None) -> dict[str, Asks]:
 
 def words_of(lifecycle: Lifecycle, own: str) -> dict[str, int]:
     """A lifecycle's words for an own event, each with its place in the order of trying."""
-    told = lifecycle.events.get(own, ())
+    words = lifecycle.events.get(own, ())
     if own == E.SKIP and "operator" in lifecycle.skips:
-        told = (lifecycle.skips["operator"],)
-    return {str(word): place for place, word in reversed([*enumerate(told)])}
+        words = (lifecycle.skips["operator"],)
+    return {str(word): place for place, word in reversed([*enumerate(words)])}
 
 
 def _is_the_runtimes(lifecycle: Lifecycle, word: str, place: int) -> bool:

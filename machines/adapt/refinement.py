@@ -104,7 +104,7 @@ class Refinement:
 
     def state_of(self, phase: str) -> str:
         """The first published state of a phase: for an entity that is not created in the initial state."""
-        return next((state for state, known in self.phases.items() if known == phase), self.initial)
+        return next((state for state, candidate in self.phases.items() if candidate == phase), self.initial)
 
     def follow(
         self, state: str, row: Transition, record: object = None, payload: object = None, *, final: bool = True
@@ -118,24 +118,24 @@ class Refinement:
         if event == E.SKIP and self.lifecycle.skips:
             event = f"{event} {_why_skipped(record)}"
         key = (state, event, row.source, row.target, final, passed)
-        told = self._told.get(key)
-        if told is None:
-            told = self._told[key] = self._follow(*key)
-        return told
+        rows = self._told.get(key)
+        if rows is None:
+            rows = self._told[key] = self._follow(*key)
+        return rows
 
     def rests(self, state: str) -> bool:
         """Whether an entity may stay in `state` for good, though `state` is not terminal.
 
         This is so if every row to an end from there starts work, or if a failure that is not final has no next step.
         """
-        known = self._rests.get(state)
-        if known is None:
+        rests = self._rests.get(state)
+        if rests is None:
             ends: dict[str, float] = dict.fromkeys(ENDS - {P.COMPLETED}, 0.0)
-            known = not self.machine.is_terminal(state) and (
+            rests = not self.machine.is_terminal(state) and (
                 self.phases[state] == P.DECIDING or self._way(state, ends, (), (), ()) is None
             )
-            self._rests[state] = known
-        return known
+            self._rests[state] = rests
+        return rests
 
     # -- finding the rows ----------------------------------------------------------------------------------------------
 
@@ -176,8 +176,8 @@ class Refinement:
     def _words(self, event: str) -> tuple[str, ...]:
         """The published events of an own event; for a skip, by its cause."""
         own, _, why = event.partition(" ")
-        told = self.lifecycle.skips.get(why)
-        return self.lifecycle.events.get(own, ()) if told is None else (told,)
+        word = self.lifecycle.skips.get(why)
+        return self.lifecycle.events.get(own, ()) if word is None else (word,)
 
     def _ahead(self, state: str) -> set[str]:
         """The phases of all states that can be reached from `state`."""

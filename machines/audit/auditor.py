@@ -124,12 +124,12 @@ class Auditor:
 
     def find(self, kind: str, text: str, event: TransitionEvent | None = None) -> None:
         """Note a finding about the present line."""
-        told = text if event is None else f"{event.kind} {event.entity_id}: {text}"
+        message = text if event is None else f"{event.kind} {event.entity_id}: {text}"
         self._findings.append(
             AuditFinding(
                 severity="warning" if kind in _WARNINGS else "error",
                 kind=kind,
-                text=told if self._log is None else f"{self._log}: {told}",
+                text=message if self._log is None else f"{self._log}: {message}",
                 line=self._line,
                 offset=self._offset,
                 seq=None if event is None or self.brief else event.seq,
@@ -161,8 +161,8 @@ class Auditor:
     def take(self, event: TransitionEvent | BriefEvent) -> None:
         """Take in the next transition."""
         if isinstance(event, BriefEvent):
-            known = self._entities.get((event.event_type, event.entity_id, 1))
-            event = event.numbered(self._seq + 1, 1 if known is None else known.seq + 1)
+            before = self._entities.get((event.event_type, event.entity_id, 1))
+            event = event.numbered(self._seq + 1, 1 if before is None else before.seq + 1)
         self._taken += 1
         if not self._in_order(event):
             return
@@ -280,9 +280,9 @@ class Auditor:
         """From now on, compare a job's lines with no earlier line."""
         if job_id is not None:
             for key in (("job", job_id), ("workstream", workstream_id or "")):
-                known = self._parents.pop(key, None)
-                if known is not None:
-                    known.release()
+                parent = self._parents.pop(key, None)
+                if parent is not None:
+                    parent.release()
 
     def _come_back(self, entity: Entity, event: TransitionEvent) -> None:
         """Take the state of an entity that went on in another node's log."""
@@ -336,10 +336,10 @@ class Auditor:
             return (None if foreign else own), None
         key = said, event.kind
         if key not in self._refined:
-            known = self._more.get(key) or self._more.get((_unplaced(said), event.kind))
-            known = known or LIFECYCLES.get(said, {}).get(event.kind)
-            self._refined[key] = None if known is None else Refinement(known)
-            if known is None and said not in self._unknown:
+            lifecycle = self._more.get(key) or self._more.get((_unplaced(said), event.kind))
+            lifecycle = lifecycle or LIFECYCLES.get(said, {}).get(event.kind)
+            self._refined[key] = None if lifecycle is None else Refinement(lifecycle)
+            if lifecycle is None and said not in self._unknown:
                 self._unknown.add(said)
                 text = (
                     f"runs by {said!r:.200}, which is not known here, so its lines were compared with no table, and "

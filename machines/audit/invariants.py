@@ -169,8 +169,8 @@ class Entity:
 
 
 def _is_terminal(machine: Machine, state: str) -> bool:
-    known = machine.states.get(state)
-    return known is not None and known.terminal
+    declared = machine.states.get(state)
+    return declared is not None and declared.terminal
 
 
 # In these states no child had begun: an end may come before the children's, in the same turn.
@@ -198,22 +198,22 @@ _CLAIMED_FROM: Final = frozenset({TaskState.QUEUED, TaskState.HALF_OPEN})
 
 def created(entity: Entity, event: TransitionEvent) -> Iterator[Broken]:
     """Check an entity's first line."""
-    known = event.metadata
+    metadata = event.metadata
     entity.job_id, entity.workstream_id = event.job_id, event.workstream_id
     entity.told = event.from_state is None
     if entity.kind == "task":
-        entity.at_most = _figure(known, "max_attempts")
-        entity.max_losses = _figure(known, "max_losses")
-        entity.depends_on = _figure(known, "depends_on")
-        entity.optional = known.get("optional") is True
+        entity.at_most = _figure(metadata, "max_attempts")
+        entity.max_losses = _figure(metadata, "max_losses")
+        entity.depends_on = _figure(metadata, "depends_on")
+        entity.optional = metadata.get("optional") is True
     elif entity.kind == "worker":
-        entity.at_most = _figure(known, "capacity")
+        entity.at_most = _figure(metadata, "capacity")
     if (parent := entity.parent) is not None:
         parent.children.append(entity)
         parent.live += entity.known and not entity.settled
         parent.ended_children += entity.settled
         if entity.kind == "job":
-            yield from _child(entity, parent, known)
+            yield from _child(entity, parent, metadata)
         if parent.ended:
             yield (
                 "alive_in_ended",
@@ -316,11 +316,11 @@ class _Derived:
 
 
 def _task(task: Entity, event: TransitionEvent, before: str) -> Iterator[Broken]:
-    known = event.metadata
-    if task.state == TaskState.SKIPPED and known.get("standing") in tuple(Standing):
-        task.standing = known["standing"]
-    if known:
-        yield from _attempts(task, known)
+    metadata = event.metadata
+    if task.state == TaskState.SKIPPED and metadata.get("standing") in tuple(Standing):
+        task.standing = metadata["standing"]
+    if metadata:
+        yield from _attempts(task, metadata)
     parent = task.parent
     queues = task.state == TaskState.QUEUED or (task.state == TaskState.RUNNING and task.lacks(Phase.QUEUED))
     if queues and parent is not None and task.depends_on is not None:

@@ -62,8 +62,8 @@ def archive(
         for job, file in would if dry_run else move(store, reader, jobs, folder, now):
             moved += 1
             if as_json:
-                told = {"id": job.id, "state": job.state, "file": str(file), "moved": not dry_run}
-                echo_json(told)
+                report = {"id": job.id, "state": job.state, "file": str(file), "moved": not dry_run}
+                echo_json(report)
             else:
                 word = "would go" if dry_run else "moved"
                 echo(f"job {job.id} {job.state} {took(now - (job.finished_at or now))} ago: {word} to {file}")

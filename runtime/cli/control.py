@@ -72,13 +72,13 @@ def job_or_task(reader: JournalQueries, verb: str, target: str, task: str | None
 def worker_named(reader: JournalQueries, _: str, target: str) -> Named:
     """Find the worker of a command. Raises CommandError."""
     name = target.partition("#")[0]  # the last incarnation gets the command
-    names = (known for one in reader.workers() for known in (one.name, one.id.partition("#")[0]))
+    names = (name_or_id for one in reader.workers() for name_or_id in (one.name, one.id.partition("#")[0]))
     return "worker", _known(name, names, "There is no worker"), f"worker {name}"
 
 
 def breaker_named(reader: JournalQueries, _: str, target: str) -> Named:
     """Find the tool's breaker of a command. Raises CommandError."""
-    names = (known for one in reader.breakers() for known in (one.name, one.id))
+    names = (name_or_id for one in reader.breakers() for name_or_id in (one.name, one.id))
     return "breaker", _known(target, names, "No workstream of this journal has used a tool"), f"breaker {target}"
 
 
@@ -89,9 +89,9 @@ def _tool_or_task(reader: JournalQueries, verb: str, target: str) -> Named:
 def _known(name: str, names: Iterable[str], none: str) -> str:
     from ...machines.keywords import did_you_mean  # noqa: PLC0415
 
-    known = list(dict.fromkeys(names))
-    if name not in known:
-        advice = did_you_mean(name, known) or f"there are: {', '.join(known[:20]) or 'none'}"
+    existing = list(dict.fromkeys(names))
+    if name not in existing:
+        advice = did_you_mean(name, existing) or f"there are: {', '.join(existing[:20]) or 'none'}"
         raise CommandError(f"{none} {name!r:.80}; {advice}")
     return name
 

@@ -119,9 +119,9 @@ def _machines(name: str) -> list[Machine]:
     from ...machines.lifecycles import LIFECYCLES, PUBLISHED  # noqa: PLC0415
 
     kinds = {f"{lifecycle}.{kind}": how.machine for lifecycle, by in LIFECYCLES.items() for kind, how in by.items()}
-    known = {**MACHINES, **kinds, **PUBLISHED}
-    if name in known:
-        return [known[name]]
+    machines = {**MACHINES, **kinds, **PUBLISHED}
+    if name in machines:
+        return [machines[name]]
     of = [machine for machine in PUBLISHED.values() if machine.name.partition(".")[0] == name]
     if of:
         return of

@@ -79,8 +79,8 @@ def _machine(reader: Reader, rows: Sequence[Transitioned]) -> Machine | None:
     if lifecycle is None:
         machine = MACHINES.get(first.kind)
     else:
-        known = LIFECYCLES.get(lifecycle, {}).get(first.kind)
-        machine = None if known is None else known.machine
+        declared = LIFECYCLES.get(lifecycle, {}).get(first.kind)
+        machine = None if declared is None else declared.machine
     if machine is None or any(row.to_state not in machine.states for row in rows):
         return None
     return machine

@@ -38,13 +38,13 @@ def be_first(leave: Callable[[int], object] = os._exit) -> None:
 def tend(program: int, waited: set[signal.Signals]) -> int:
     """Pass signals on to the program, and reap, until it has ended. Returns its exit code as a shell shows it."""
     while True:
-        told = signal.sigwaitinfo(waited)
-        if told.si_signo == signal.SIGCHLD:
+        received = signal.sigwaitinfo(waited)
+        if received.si_signo == signal.SIGCHLD:
             ended = reap(program)
             if ended is not None:
                 return ended
-        elif told.si_code != _KERNEL:
-            os.kill(program, told.si_signo)
+        elif received.si_code != _KERNEL:
+            os.kill(program, received.si_signo)
 
 
 def reap(program: int) -> int | None:

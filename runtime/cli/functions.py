@@ -44,14 +44,14 @@ def own_lifecycles(paths: Sequence[str] | None) -> list[Lifecycle]:
 
     if paths:  # only if needed: later imports could find wrong modules there
         look_in(str(Path.cwd()))
-    known = Lifecycles(resolve=find)
+    lifecycles = Lifecycles(resolve=find)
     try:
         for path in paths or ():
-            known.find(path)
-            known.find(find(path))
+            lifecycles.find(path)
+            lifecycles.find(find(path))
     except (LookupError, ValueError) as error:
         raise CommandError(str(error.args[0])) from None
-    return known.own
+    return lifecycles.own
 
 
 def refuse_unless_found(reader: Stored, journal: Store) -> None:
@@ -102,16 +102,16 @@ def _missing_of(run: WorkstreamRecord, spec: Workstream, tasks: list[TaskRecord]
     from .words import ENDED  # noqa: PLC0415
 
     spec = placed(spec)
-    told: set[str] = set()
+    written: set[str] = set()
 
     def look(name: str) -> Callable[..., Any]:
         try:
             return function(name)
         except BodyNotFound as error:
-            told.add(str(error))
+            written.add(str(error))
             raise
 
     over = tuple(f"tasks[{task.index}]." for task in tasks if task.finished_at is not None and task.state in ENDED)
     for finding in findings(spec, bodies=look):
-        if finding.message in told and not finding.where.startswith(over):
+        if finding.message in written and not finding.where.startswith(over):
             yield f"job {run.job_id}: {finding.where}: {finding.message}"

@@ -117,6 +117,6 @@ def _line(event: Transitioned) -> str:
         words.left_behind(ours or {}),
         "" if event.kind == "machine" else words.until(event),
     ]
-    told = words.one_line("; ".join(fact for fact in facts if fact), 300)
+    text = words.one_line("; ".join(fact for fact in facts if fact), 300)
     start = f"{event.seq:>6}  {words.moment(event.at)}  {event.kind:<10}  {event.entity_id}  {states}  [{event.event}]"
-    return f"{start}  {told}".rstrip()
+    return f"{start}  {text}".rstrip()

@@ -47,8 +47,8 @@ class JsonView:
     def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[DisplayedJob], code: int) -> None:
         """Write the last line, with the outcomes."""
         jobs = [_job(outcome.job_id, outcome.state, outcome.error, list(outcome.tasks.values())) for outcome in ended]
-        for told, outcome in zip(jobs, ended, strict=True):
-            told["results"] = outcome.results
+        for line, outcome in zip(jobs, ended, strict=True):
+            line["results"] = outcome.results
         jobs += [_job(job.id, job.state, None, job.tasks()) for job in unfinished]
         self._write({"event_type": "outcome", "exit_code": code, "jobs": jobs})
 

@@ -133,25 +133,25 @@ def refuse_undecidable(reader: Reader, row: InboxRow, shown: str) -> bool:
     name = row.arguments.get("approval")
     if name is not None and not about:
         raise CommandError(f"{row.verb} {shown} is not possible: it asks for no approval {name!r:.80}.", FAILED)
-    held = [one for one in about if one.state == "held"]
-    if name is not None and not held:
+    holds = [one for one in about if one.state == "held"]
+    if name is not None and not holds:
         raise CommandError(
             f"{row.verb} {shown} is not possible: its approval {name!r:.80} has ended ({about[-1].state}).", FAILED
         )
-    asked = [one.name for one in held if isinstance(one, ApprovalRecord)]
-    if len(held) > 1 and len(asked) == len(held):
+    asked = [one.name for one in holds if isinstance(one, ApprovalRecord)]
+    if len(holds) > 1 and len(asked) == len(holds):
         names = ", ".join(repr(one) for one in asked)
         raise CommandError(
             f"{row.verb} {shown} is not possible: name the approval (--approval); it asks for {names}.", FAILED
         )
-    until = held[0].hold_until if len(held) == 1 else None
+    until = holds[0].hold_until if len(holds) == 1 else None
     if until is not None and until <= row.sent_at:
         from .words import due  # noqa: PLC0415
 
         raise CommandError(f"{row.verb} {shown} is not possible: its time limit was {due(until)}.", FAILED)
-    if row.verb == "approve" and len(held) == 1 and (why := _why_not(reader, held[0], str(row.arguments["by"]))):
+    if row.verb == "approve" and len(holds) == 1 and (why := _why_not(reader, holds[0], str(row.arguments["by"]))):
         raise CommandError(f"{row.verb} {shown} is not possible: {why}.", FAILED)
-    return len(held) == 1 and len(asked) == 1
+    return len(holds) == 1 and len(asked) == 1
 
 
 def _why_not(reader: Reader, held: TaskRecord | WorkstreamRecord | ApprovalRecord, by: str) -> str | None:

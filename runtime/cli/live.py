@@ -126,12 +126,12 @@ class LiveView:
         sign = "*" if self._plain_signs else _SIGNS.get(task.state, "·")
         spent = words.duration(task, now)
         time_spent = "" if spent is None else words.took(spent)
-        told = [words.attempts(task)]
+        parts = [words.attempts(task)]
         if task.state not in words.ENDED:
-            told.append(_shown(job, task.name) or (words.brief(task.last_error) if task.state == "retrying" else ""))
+            parts.append(_shown(job, task.name) or (words.brief(task.last_error) if task.state == "retrying" else ""))
         elif task.state != "completed":
-            told.append(words.explained(task))
-        line = words.one_line("  ".join(part for part in told if part.strip()), 500)
+            parts.append(words.explained(task))
+        line = words.one_line("  ".join(part for part in parts if part.strip()), 500)
         text = Text.assemble(
             (f"{sign} ", style),
             f"{task.name:<{width}}  ",

@@ -50,18 +50,18 @@ def nodes(journal: Journal = DEFAULT, as_json: AsJson = False) -> None:
         )
     from ..journal.postgres.nodes import nodes_of  # noqa: PLC0415 - an extra
 
-    known = nodes_of(store.address)
+    nodes = nodes_of(store.address)
     if as_json:
         rows: list[dict[str, Any]] = [
             {
                 "name": one.name, "state": one.state, "epoch": one.epoch, "place": one.place, "jobs": one.jobs,
                 "started": iso(one.started_at), "seen": iso(one.seen_at),
             }
-            for one in known
+            for one in nodes
         ]  # fmt: skip
         as_lines(rows)
         return
-    if not known:
+    if not nodes:
         echo(f"No runtime has used {in_words(store)} lately.")
         return
     now = time.time()
@@ -72,6 +72,6 @@ def nodes(journal: Journal = DEFAULT, as_json: AsJson = False) -> None:
                 words.one_line(one.name), one.state, f"{one.jobs:,}", f"{words.took(now - one.seen_at)} ago",
                 words.took(one.seen_at - one.started_at), words.one_line(one.place),
             ]
-            for one in known
+            for one in nodes
         ],
     )  # fmt: skip

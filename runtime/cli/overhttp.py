@@ -98,10 +98,10 @@ class RemoteReader:
 
     def _task(self, view: dict[str, Any]) -> TaskRecord:
         task = views.task_of(view)
-        if (told := views.progress_of(view)) is None:
+        if (progress := views.progress_of(view)) is None:
             self._progress.pop(task.id, None)
         else:
-            self._progress[task.id] = told
+            self._progress[task.id] = progress
         if not view.get("flow"):
             return task
         self._flows.append(task)

@@ -162,8 +162,8 @@ def _refuse_a_second(
         hold = _holder(opened(), asked.workstream, reader)
         if job_id is not None:
             record = reader.job(job_id)
-            held = hold(record) if record is not None and existing == "join" else SAME
-            refused = taken(job_id, record, reader.archived(job_id), held, existing)
+            comparison = hold(record) if record is not None and existing == "join" else SAME
+            refused = taken(job_id, record, reader.archived(job_id), comparison, existing)
             if refused is not None:
                 raise CommandError(str(refused))
         for job in reader.jobs(states=LIVING, limit=10_000):

@@ -80,13 +80,13 @@ def serve(
     from .spans import span  # noqa: PLC0415
 
     room.raised()
-    known, draining = _tokens(tokens), span(drain_deadline)
+    accepted, draining = _tokens(tokens), span(drain_deadline)
     asked = None if run is None else load(run, functions=function)
     store = store_of(journal)
     as_node = node_settings(store, node, lease)
     workers = _workers(asked, store)
     try:
-        listener = listening(host, port, known)
+        listener = listening(host, port, accepted)
     except CannotServe as error:
         raise CommandError(str(error)) from None
 
@@ -109,7 +109,7 @@ def serve(
             target_of(store), workers=workers, jsonl=jsonl, ray=address, drain_deadline=draining, **as_node
         )
         # before the runtime opens, since making a board blocks the loop
-        made[runtime] = board(runtime, tokens=known, hosts=hostname or (), commands=allow_commands)
+        made[runtime] = board(runtime, tokens=accepted, hosts=hostname or (), commands=allow_commands)
         return runtime
 
     async def begin(runtime: Runtime) -> list[JobHandle]:

@@ -88,10 +88,10 @@ def status(
         nodes, published = nodes_by_job(journal, reader, [job]), _published(reader, tasks)
         progress = progress_at(journal, reader)
         if as_json:
-            told = _job(job, run_of(reader, job), tasks, nodes)
+            report = _job(job, run_of(reader, job), tasks, nodes)
             as_lines(
                 [
-                    told | {"published": {name: step.result for name, step in published.items()}},
+                    report | {"published": {name: step.result for name, step in published.items()}},
                     *(_task(task, progress(task)) for task in tasks),
                     *map(_approval, asked),
                     *map(owing.json_of, owed),
@@ -122,18 +122,18 @@ def _show_all(reader: JournalQueries, journal: Place, *, as_json: bool) -> None:
     from .reading import nodes_by_job, run_of, tasks_of  # noqa: PLC0415
 
     jobs = reader.jobs(limit=_MOST)
-    told = [(job, tasks_of(reader, job)) for job in jobs]
+    rows = [(job, tasks_of(reader, job)) for job in jobs]
     nodes = nodes_by_job(journal, reader, jobs)
     others, owed = reader.machines(limit=_MOST), owing.owed(reader)
     if as_json:
         left = machines.waiting(reader) if others else {}
         shown = [machines.json_of(machine, left.get(machine.name, ())) for machine in others]
-        jobs_told = (_job(job, run_of(reader, job), tasks, nodes) for job, tasks in told)
+        jobs_told = (_job(job, run_of(reader, job), tasks, nodes) for job, tasks in rows)
         as_lines([*jobs_told, *shown, *map(owing.json_of, owed)])
         return
-    if told or not others:
+    if rows or not others:
         head = ("job", "workstream", "state", *(() if nodes is None else ("node",)), "done", "began", "took")
-        table((*head, "error"), [_row(*one, nodes) for one in told])
+        table((*head, "error"), [_row(*one, nodes) for one in rows])
     if others:
         machines.show(reader, others)
     for line in owing.lines(owed):
@@ -150,14 +150,14 @@ def _show_task(reader: JournalQueries, task: TaskRecord, progress: Progress | No
     ends: list[dict[str, Any]] = [
         {
             "attempt": event.attempt,
-            "end": told.get("end", str(event.event)),  # a condition or check has no attempt's end
+            "end": metadata.get("end", str(event.event)),  # a condition or check has no attempt's end
             "error": event.reason,
-            "traceback": told.get("traceback"),
-            "cpu_seconds": told.get("cpu_seconds"),
-            "peak_memory_bytes": told.get("peak_memory_bytes"),
+            "traceback": metadata.get("traceback"),
+            "cpu_seconds": metadata.get("cpu_seconds"),
+            "peak_memory_bytes": metadata.get("peak_memory_bytes"),
         }
         for event in reader.transitions(entity_id=task.id)
-        if {"end", "traceback"} & (told := event.metadata or {}).keys() and event.to_state != "completed"
+        if {"end", "traceback"} & (metadata := event.metadata or {}).keys() and event.to_state != "completed"
     ]
     steps = reader.steps(task.flow) if task.flow else []
     if as_json:
@@ -233,10 +233,10 @@ def _job_told(reader: JournalQueries, job: JobRecord, nodes: Nodes) -> None:
     if job.description:
         echo(words.one_line(job.description, 500))
     for run in runs:
-        told = words.one_line(run.error or run.reason or "", 200) if run is not runs[-1] else ""
+        why = words.one_line(run.error or run.reason or "", 200) if run is not runs[-1] else ""
         if run.waits_until is not None:
-            told = words.one_line(words.awaited(run, run.reason), 200)
-        echo(f"workstream {run.id}: {run.shown}{told and f': {told}'}")
+            why = words.one_line(words.awaited(run, run.reason), 200)
+        echo(f"workstream {run.id}: {run.shown}{why and f': {why}'}")
     for child in reader.children(job.id):
         echo(f"child job {child.id}: {child.shown}")
     if reason := job.error or job.reason:
@@ -265,14 +265,14 @@ def _task_row(task: TaskRecord, job_id: str, progress: Progress | None) -> list[
     from . import words  # noqa: PLC0415
 
     spent = words.duration(task, time.time())
-    told = "; ".join(filter(None, (words.progress(progress), words.explained(task))))
+    notes = "; ".join(filter(None, (words.progress(progress), words.explained(task))))
     return [
         f"{job_id}/{task.name}",  # as `cancel` and other commands take it
         words.state(task),
         words.tried(task),
         "" if spent is None else words.took(spent),
         "" if task.exit_code is None else str(task.exit_code),
-        words.awaited(task, told),
+        words.awaited(task, notes),
     ]
 
 

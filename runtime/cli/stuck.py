@@ -171,13 +171,13 @@ def _machine(reader: JournalQueries, record: MachineRecord) -> str:
     from .words import due as due_at  # noqa: PLC0415
 
     table = machine_of(reader, record)
-    known = None if table is None else table.states.get(record.state)
-    if table is None or known is None:
+    state = None if table is None else table.states.get(record.state)
+    if table is None or state is None:
         return "an event"
     events = ", ".join(sorted(table.valid_events(record.state))) or "no event: its state has none"
-    told = events if known.bounded_by is None else f"{known.bounded_by}: {events}"
+    waits_for = events if state.bounded_by is None else f"{state.bounded_by}: {events}"
     due = sorted(record.due.items(), key=lambda one: one[1])
-    return told + "".join(f"; {event} comes at {due_at(at)}" for event, at in due)
+    return waits_for + "".join(f"; {event} comes at {due_at(at)}" for event, at in due)
 
 
 def _tasks(

@@ -175,11 +175,11 @@ def _tasks(
     busy.sort(key=lambda one: (order[one[1].state], one[1].updated_at))
     rows = [["TASK", "STATE", "FOR", "ATTEMPT", "WORKER", "REASON"]]
     for job, task in busy[:_TASKS]:
-        told = "; ".join(filter(None, (words.progress(progress(task)), words.explained(task))))
+        notes = "; ".join(filter(None, (words.progress(progress(task)), words.explained(task))))
         if task.due_at is not None:
-            told = f"until {words.due(task.due_at, now)}{f'; {told}' if told else ''}"
+            notes = f"until {words.due(task.due_at, now)}{f'; {notes}' if notes else ''}"
         spent = words.took(now - task.updated_at)
-        rows.append([f"{job}/{task.name}", str(task.shown), spent, words.tried(task), task.worker_id or "", told])
+        rows.append([f"{job}/{task.name}", str(task.shown), spent, words.tried(task), task.worker_id or "", notes])
     if not busy:
         return []
     more = [f"… and {len(busy) - _TASKS} more"] if len(busy) > _TASKS else []

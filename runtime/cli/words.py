@@ -70,8 +70,8 @@ def when(at: float, now: float) -> str:
 
 def due(at: float, now: float | None = None) -> str:
     """Write a due time with its time zone: "2026-11-28 12:03:04 CET"; with `now` as `when` does."""
-    told, zone = moment(at) if now is None else when(at, now), _local(at, "%Z")
-    return told if zone == told else f"{told} {zone}".rstrip()
+    text, zone = moment(at) if now is None else when(at, now), _local(at, "%Z")
+    return text if zone == text else f"{text} {zone}".rstrip()
 
 
 def awaited(record: Record, told: str | None) -> str:
@@ -89,12 +89,12 @@ def until(event: Transitioned) -> str:
 
     Empty for other transitions, and if the reason has the time, as in older journals.
     """
-    told = str((event.metadata or {}).get(_DUE.get(event.phase, ""), ""))
+    due_at = str((event.metadata or {}).get(_DUE.get(event.phase, ""), ""))
     try:
-        at = datetime.fromisoformat(told).timestamp()
+        at = datetime.fromisoformat(due_at).timestamp()
     except (ValueError, OverflowError):
         return ""
-    return "" if told in (event.reason or "") else f"until {due(at)}"
+    return "" if due_at in (event.reason or "") else f"until {due(at)}"
 
 
 def explained(task: TaskRecord) -> str:
@@ -131,8 +131,8 @@ def _is_told_otherwise(task: TaskRecord) -> bool:
 def used(metadata: Mapping[str, Any]) -> str:
     """Write what an attempt used: "1.2 s of CPU, 31.2 MB of memory"; or ""."""
     cpu, peak = metadata.get("cpu_seconds"), metadata.get("peak_memory_bytes")
-    told = [] if cpu is None else [f"{took(cpu)} of CPU"]
-    return ", ".join(told if peak is None else [*told, f"{peak / 1e6:.1f} MB of memory"])
+    parts = [] if cpu is None else [f"{took(cpu)} of CPU"]
+    return ", ".join(parts if peak is None else [*parts, f"{peak / 1e6:.1f} MB of memory"])
 
 
 def left_behind(metadata: Mapping[str, Any]) -> str:
@@ -150,16 +150,16 @@ def deciders(event: Transitioned) -> list[str]:
     """
     metadata: Mapping[str, Any] = {} if event.kind == "machine" else event.metadata or {}  # a machine's is its users'
     by = metadata.get("by")
-    told = [f"by {by}"] if by and f"by {by}" not in (event.reason or "") else []
+    parts = [f"by {by}"] if by and f"by {by}" not in (event.reason or "") else []
     for one in metadata.get("decided", ()):
         whose = f" of {one['entity_id']}" if "entity_id" in one else ""
         by = f" by {one['by']}" if one.get("by") else ""
         why = f" ({one['reason']})" if one.get("reason") else ""
         ended = f": {one['ended_as']}" if one.get("ended_as") else ""
-        told.append(f"{one['event']}{whose}{by}{why}{ended}")
+        parts.append(f"{one['event']}{whose}{by}{why}{ended}")
     if more := metadata.get("decided_more"):
-        told.append(f"and {more} more without a row of their own")
-    return told
+        parts.append(f"and {more} more without a row of their own")
+    return parts
 
 
 def _local(at: float, form: str) -> str:

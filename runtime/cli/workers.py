@@ -34,11 +34,11 @@ def list_(every: All = False, journal: Place = JOURNAL, as_json: AsJson = False)
     from .status import as_lines, table  # noqa: PLC0415
 
     with reading(journal) as reader:
-        known = reader.workers()
-    last = {_placed(one): one.run for one in known}
+        recorded = reader.workers()
+    last = {_placed(one): one.run for one in recorded}
     records = [
         one
-        for one in known
+        for one in recorded
         if every or one.finished_at is None or (one.pause_reason is not None and one.run == last[_placed(one)])
     ]
     if as_json:
@@ -76,7 +76,7 @@ def list_(every: All = False, journal: Place = JOURNAL, as_json: AsJson = False)
             for one in records
         ],
     )
-    if ended := len(known) - len(records):
+    if ended := len(recorded) - len(records):
         echo(f"{ended} ended workers are not shown: use {hint('workers list --all')}")
 
 

@@ -168,8 +168,8 @@ class Client:
 
     async def metrics(self) -> dict[str, Any]:
         """The metrics of the runtime since it was opened, and of its present state, as series."""
-        told: dict[str, Any] = await self._core.link.get("metrics")
-        return told
+        metrics: dict[str, Any] = await self._core.link.get("metrics")
+        return metrics
 
     async def kept_notices(
         self, *, about: str | None = None, since: float = 0.0, limit: int = 100
@@ -186,9 +186,9 @@ class Client:
 
     async def health(self) -> Health:
         """Whether the runtime's journal can write, and if not, why not."""
-        told = await self._core.link.get("health")
+        health = await self._core.link.get("health")
         # a draining runtime can write
-        return Health(told["status"] != "degraded", told.get("reason"), told.get("since"))
+        return Health(health["status"] != "degraded", health.get("reason"), health.get("since"))
 
     @overload
     def events(

@@ -43,8 +43,8 @@ class NamedHandle(Generic[R]):
         self.name = name
 
     def __repr__(self) -> str:
-        told = "" if self._view is None else f" {self._view['state']}"
-        return f"<{type(self).__name__} {self.name}{told}>"
+        state = "" if self._view is None else f" {self._view['state']}"
+        return f"<{type(self).__name__} {self.name}{state}>"
 
     @property
     def record(self) -> R:

@@ -267,8 +267,8 @@ class RemoteJob(JobVerbs["RemoteJob"]):
 
         Raises LookupError if there is no such task.
         """
-        told = await self._core.text(f"jobs/{place(self.id)}/tasks/{place(self.task(name).name)}/output")
-        return next((line for line in reversed(told.splitlines()) if line.strip()), "")
+        text = await self._core.text(f"jobs/{place(self.id)}/tasks/{place(self.task(name).name)}/output")
+        return next((line for line in reversed(text.splitlines()) if line.strip()), "")
 
     async def wait(self) -> Outcome:
         """Wait for the end of the job, also over restarts of the server.

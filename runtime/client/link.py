@@ -94,9 +94,9 @@ class Link:
 
     async def post(self, path: str, said: Mapping[str, Any], request_id: str | None) -> Any:
         """Send a command once, without the values that are None. Returns the answer. Raises the errors of `get`."""
-        told = {name: value for name, value in said.items() if value is not None}
-        told["request_id"] = made_key() if request_id is None else request_id
-        content = msgspec.json.encode(told)
+        fields = {name: value for name, value in said.items() if value is not None}
+        fields["request_id"] = made_key() if request_id is None else request_id
+        content = msgspec.json.encode(fields)
         answer = await self.ask("POST", path, content=content, headers={"Content-Type": "application/json"})
         return msgspec.json.decode(answer.content)
 
@@ -168,8 +168,8 @@ async def _sent(client: httpx.AsyncClient, request: httpx.Request, *, stream: bo
             return response
         body = await response.aread()
     except httpx.TransportError as error:
-        told = str(error) or type(error).__name__
-        raise NoAnswerYet(ServerUnreachable(f"no answer from {request.url.copy_with(query=None)}: {told}")) from error
+        reason = str(error) or type(error).__name__
+        raise NoAnswerYet(ServerUnreachable(f"no answer from {request.url.copy_with(query=None)}: {reason}")) from error
     await response.aclose()
     refused = error_of(response.status_code, body)
     in_flight = response.status_code == 409 and _IN_FLIGHT in body[:200]

@@ -91,13 +91,13 @@ class ProblemDocument(msgspec.Struct, frozen=True):
 def error_of(status: int, body: bytes) -> Exception:
     """The error for an answer with that status."""
     try:
-        told = msgspec.json.decode(body, type=ProblemDocument)
+        problem = msgspec.json.decode(body, type=ProblemDocument)
     except msgspec.DecodeError:
-        told = ProblemDocument(detail=body[:500].decode(errors="replace").strip())
-    made = _MADE.get(told.word)
+        problem = ProblemDocument(detail=body[:500].decode(errors="replace").strip())
+    made = _MADE.get(problem.word)
     if made is not None:
-        return made(told)
-    detail = told.detail or told.title or "it gave no details"
+        return made(problem)
+    detail = problem.detail or problem.title or "it gave no details"
     if status in {401, 403, 421}:
         return AccessRefused(detail)
     if status in {429, 503}:

@@ -223,8 +223,8 @@ class Message(msgspec.Struct, frozen=True):
         if self.kind == "notice":
             return notice_of(msgspec.json.decode(self.data))
         if self.kind == "gap":
-            told = msgspec.json.decode(self.data)
-            return Dropped(told.get("count", 0) + told.get("notices", 0))
+            gap = msgspec.json.decode(self.data)
+            return Dropped(gap.get("count", 0) + gap.get("notices", 0))
         return None
 
 
@@ -263,11 +263,11 @@ async def emitted(link: Link, path: str) -> AsyncGenerator[str | Dropped]:
                     if message.kind == "end" or (last and message.id and _attempt(message.id) != _attempt(last)):
                         return
                     last = message.id or last
-                    told: dict[str, Any] = msgspec.json.decode(message.data) if message.data else {}
+                    event: dict[str, Any] = msgspec.json.decode(message.data) if message.data else {}
                     if message.kind == "text":
-                        yield told["text"]
+                        yield event["text"]
                     elif message.kind == "gap":
-                        yield Dropped(told["count"])
+                        yield Dropped(event["count"])
             except httpx.TransportError:
                 pass  # the stream was cut off
             finally:

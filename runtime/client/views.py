@@ -68,8 +68,8 @@ def task_of(view: View) -> TaskRecord:
 
 def progress_of(view: View) -> Progress | None:
     """What a task's running body has said of its progress; None if nothing is known."""
-    told = view.get("progress")
-    return None if told is None else msgspec.convert(told, Progress)
+    progress = view.get("progress")
+    return None if progress is None else msgspec.convert(progress, Progress)
 
 
 class SeenTask(NamedTuple):
@@ -91,10 +91,10 @@ def attempt_of(view: View) -> AttemptRecord:
 
 def step_of(view: View) -> StepRecord:
     """One durable step of a task's body."""
-    told = {"key": 0, "flow": 0, "task": 0, **_given(view)}
-    if (given := told.pop("arguments", None)) is not None:  # in a record these are the arguments of its error
-        told["given"] = given
-    return _struct(told, StepRecord)
+    fields = {"key": 0, "flow": 0, "task": 0, **_given(view)}
+    if (given := fields.pop("arguments", None)) is not None:  # in a record these are the arguments of its error
+        fields["given"] = given
+    return _struct(fields, StepRecord)
 
 
 def message_of(view: View, job: JobRecord) -> MessageRecord:
@@ -210,8 +210,8 @@ def _phase(lifecycle: str, kind: str, told: Transitioned) -> str | None:
     """The phase of a state of a published lifecycle; None for a lifecycle that only the application has."""
     if isinstance(told, PublishedTransition):
         return told.phase
-    known = LIFECYCLES.get(lifecycle, {}).get(kind)
-    return None if known is None or told.to_state not in known.machine.states else str(known.phase(told.to_state))
+    own = LIFECYCLES.get(lifecycle, {}).get(kind)
+    return None if own is None or told.to_state not in own.machine.states else str(own.phase(told.to_state))
 
 
 ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})

@@ -65,7 +65,7 @@ def read_progress(cluster: Cluster, tasks: Iterable[TaskRecord]) -> list[tuple[T
     if not running:
         return []
     try:
-        told = cluster.read_progress([*running])
+        progress_of = cluster.read_progress([*running])
     except JournalError:
         return []
-    return [(running[key], progress) for key, (token, progress) in told.items() if token == running[key].token]
+    return [(running[key], progress) for key, (token, progress) in progress_of.items() if token == running[key].token]

@@ -268,9 +268,9 @@ class Membership:
     async def _count(self, *, first: bool) -> None:
         """Find the nodes that joined, left or were fenced, and emit notices."""
         nodes: list[Node] = await self.node.read_own(self.node.cluster.nodes)
-        known, self._known = self._known, {node.name: node.state for node in nodes}
+        before_now, self._known = self._known, {node.name: node.state for node in nodes}
         for node in nodes:
-            before = known.get(node.name)
+            before = before_now.get(node.name)
             if first or node.state == before or node.name == self.node.name:
                 continue
             if node.state == "living" and before != "silent":

@@ -269,10 +269,10 @@ def wanted(want: ToolWant, word: DeclaredLimit, keep: int = 0) -> ToolDemand:
 
 def answer(claims: Mapping[str, ToolClaim], questions: dict[str, int]) -> ToolShares:
     """Make the scheduler's message from the claims that answer these questions."""
-    told = {tool: claim.told for tool, claim in claims.items()}
+    granted = {tool: claim.told for tool, claim in claims.items()}
     scarce = frozenset(tool for tool, claim in claims.items() if claim.scarce)
     return ToolShares(
-        told, scarce, questions, {tool: DeclaredLimit(claim.most, claim.by) for tool, claim in claims.items()}
+        granted, scarce, questions, {tool: DeclaredLimit(claim.most, claim.by) for tool, claim in claims.items()}
     )
 
 
@@ -291,14 +291,14 @@ def _matters(claim: ToolClaim | None, want: ToolDemand, share: int) -> bool:
     """Whether a question helps before the next full look."""
     if claim is None:
         return want.slots > 0 or want.says
-    told = claim.want
-    if want.limit != told.limit or (want.limit < claim.most and not want.last):
+    sent = claim.want
+    if want.limit != sent.limit or (want.limit < claim.most and not want.last):
         return True
-    if _word(want) != _word(told) and (claim.scarce or not claim.told):  # otherwise it can wait
+    if _word(want) != _word(sent) and (claim.scarce or not claim.told):  # otherwise it can wait
         return True
     if claim.told == NO_LIMIT:
         return False
     if want.slots > want.used:
-        return want != told
+        return want != sent
     spare = share > want.slots and claim.scarce
-    return spare or (want.used < told.used and told.used > share)
+    return spare or (want.used < sent.used and sent.used > share)

@@ -131,10 +131,10 @@ def _reading(
         if runtime is None:
             return
         try:
-            told = runtime.metrics()
+            metrics = runtime.metrics()
         except RuntimeClosed:
             return
-        for key, number in values(told).items():
+        for key, number in values(metrics).items():
             yield Observation(number, dict(zip(labels, key, strict=True)))
 
     return read
@@ -310,7 +310,7 @@ class Tracing:
 
     def _make(self, event: Transitioned, begun: _Begun, ended: _Ended, steps: Sequence[StepRecord]) -> SpanContext:
         name = event.entity_id.removeprefix(f"{event.workstream_id}/")
-        told = {
+        attributes = {
             "job": event.job_id, "workstream": event.workstream_id, "task": name, "attempt": begun.attempt,
             "worker": begun.worker, "end": ended.end, "state": ended.state, "cpu_seconds": ended.cpu_seconds,
             "peak_memory_bytes": ended.peak_memory_bytes,
@@ -318,7 +318,7 @@ class Tracing:
         span = self._tracer.start_span(
             name,
             context=Context(),
-            attributes={f"{NAME}.{key}": value for key, value in told.items() if value is not None},
+            attributes={f"{NAME}.{key}": value for key, value in attributes.items() if value is not None},
             links=[] if begun.before is None else [Link(begun.before)],
             start_time=_nanoseconds(begun.at),
         )
@@ -331,13 +331,13 @@ class Tracing:
         return span.get_span_context()
 
     def _make_step(self, step: StepRecord, below: Context) -> None:
-        told: dict[str, str | int] = {
+        attributes: dict[str, str | int] = {
             "name": step.name, "number": step.number, "tries": step.tries, "function": step.function,
         }  # fmt: skip
         span = self._tracer.start_span(
             step.label,
             context=below,
-            attributes={f"{NAME}.step.{key}": value for key, value in told.items()},
+            attributes={f"{NAME}.step.{key}": value for key, value in attributes.items()},
             start_time=_nanoseconds(step.began_at),
         )
         if step.failed:

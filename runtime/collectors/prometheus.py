@@ -33,16 +33,16 @@ class RuntimeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every metric, with its present value."""
         try:
-            told = self._runtime.metrics()
+            metrics = self._runtime.metrics()
         except RuntimeClosed:
             return
         for series in SERIES:
             kind = CounterMetricFamily if series.counts else GaugeMetricFamily
             family = kind(f"callboard_{series.name}", series.text, labels=series.labels)
-            for labels, number in series.values(told).items():
+            for labels, number in series.values(metrics).items():
                 family.add_metric(list(labels), number)
             yield family
-        yield _times(told)
+        yield _times(metrics)
 
 
 def _times(told: Metrics) -> Metric:

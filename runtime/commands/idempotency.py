@@ -109,18 +109,18 @@ class Requests:
         """
         request: Request | None = None
         leave: Callable[[], None] = _nobody_waits
-        known: ReadEarlierRequest = _nothing_kept
+        read_earlier: ReadEarlierRequest = _nothing_kept
         if request_id is not None:
             request = self._request(check_request_id(request_id), operation, payload)
-            leave, known = await self._in_flight.enter(request.id), partial(self._known, request)
+            leave, read_earlier = await self._in_flight.enter(request.id), partial(self._known, request)
             self.asked += not _was_made(request.id)
         sent = False
         try:
-            record = await known()
+            record = await read_earlier()
             if record is None:
                 if refuse is not None and (error := refuse()) is not None:
                     raise error
-                found = None if first is None else await first(known)
+                found = None if first is None else await first(read_earlier)
                 if isinstance(found, NoOpAnswer):
                     return found.answer
                 record = found

@@ -128,11 +128,11 @@ class TranslatedSections:
 
     def renamed(self, found: Iterable[Finding]) -> list[Finding]:
         """Findings about the workstream, with their places in the file."""
-        told: dict[tuple[str, str], Finding] = {}
+        findings: dict[tuple[str, str], Finding] = {}
         for finding in found:
             finding = self._renamed(finding)  # noqa: PLW2901 - it is the same finding
-            told.setdefault((finding.where, finding.message), finding)
-        return list(told.values())
+            findings.setdefault((finding.where, finding.message), finding)
+        return list(findings.values())
 
     def _task_lifecycle(self, said: TaskLifecycle | None) -> None:
         """Translate a section `task_lifecycle`."""

@@ -86,8 +86,8 @@ def describe(error: BaseException, mask: Mask | None = None) -> ErrorInfo:
 
 def _leaves(parts: list[BaseException]) -> list[list[str]]:
     """The names of each group member, with its category; members beyond the first ones are recorded without a name."""
-    told = [[*_kinds(part, []), category_of(part)] for part in parts[:_MOST_LEAVES]]
-    return told if len(parts) <= _MOST_LEAVES else [*told, []]
+    leaves = [[*_kinds(part, []), category_of(part)] for part in parts[:_MOST_LEAVES]]
+    return leaves if len(parts) <= _MOST_LEAVES else [*leaves, []]
 
 
 def type_name(error: BaseException) -> str:
@@ -100,8 +100,8 @@ def _name(kind: type) -> str:
     if is_a(module, str) and (place := place_of(module)) is not None:
         return f"{place[0]}.{kind_name(kind)}"
     name = class_name(kind)
-    known = name.startswith("builtins.") or name.partition(".")[0] == __name__.partition(".")[0]
-    return kind_name(kind) if known else name
+    standard = name.startswith("builtins.") or name.partition(".")[0] == __name__.partition(".")[0]
+    return kind_name(kind) if standard else name
 
 
 def _kinds(error: BaseException, parts: list[BaseException]) -> list[str]:

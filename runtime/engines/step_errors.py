@@ -33,7 +33,7 @@ def path_of(error: BaseException) -> str:
 
 def recorded(error: Exception, mask: Mask | None) -> tuple[ErrorInfo, msgspec.Raw | None]:
     """The facts of an error, and as JSON what it can be made again from: its arguments, and its own attributes."""
-    told = describe(error, mask)
+    failure = describe(error, mask)
     try:
         given: list[Any] = list(error.args)
         attributes = vars(error)
@@ -45,13 +45,13 @@ def recorded(error: Exception, mask: Mask | None) -> tuple[ErrorInfo, msgspec.Ra
         for said in (given, [str(error)]):
             arguments = msgspec.json.encode([checked(said), _plain(attributes)])
             if len(arguments) > _LARGEST or (mask is not None and mask.finds(msgspec.json.decode(arguments))):
-                return told, None
+                return failure, None
             again = _made(path_of(error), arguments)
             if type(again) is type(error) and str(again) == str(error):
-                return told, msgspec.Raw(arguments)
+                return failure, msgspec.Raw(arguments)
     except BaseException as broken:  # the code of the application's exception
         contained(broken)
-    return told, None
+    return failure, None
 
 
 def _plain(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -305,8 +305,8 @@ def step_of(func: Callable[..., Any]) -> Step[..., Any]:
     whole: Any = getattr(func, "func", None)
     if is_a(func, functools.partial) and isinstance(whole, Step):
         part: Any = func
-        known = cast("Step[..., Any]", whole)
-        return known.of(functools.partial(known.func, *part.args, **part.keywords))
+        declared = cast("Step[..., Any]", whole)
+        return declared.of(functools.partial(declared.func, *part.args, **part.keywords))
     return Step(func)
 
 

@@ -94,8 +94,8 @@ class ApprovalWaiters:
     def _is_decided(self, token: int, name: str) -> bool:
         """Whether the decision is known: then it comes at once, and no slot is lent."""
         task = self._flows.task_of(token)
-        known = None if task is None or task.asks is None else task.asks.actors.get(name)
-        return known is not None and task is not None and known.ended and known.record.rounds == task.record.rounds
+        actor = None if task is None or task.asks is None else task.asks.actors.get(name)
+        return actor is not None and task is not None and actor.ended and actor.record.rounds == task.record.rounds
 
     def _ready(self, token: int, name: str, rule: Approval) -> tuple[str, Approval]:
         name = plain_text(name, "the name of an approval")

@@ -350,19 +350,19 @@ class CallRunner(OutcomeReporter):
     def _hook(self, effect: RunHook) -> None:
         row = effect.row
         hook = msgspec.json.decode(row.body, type=Hook)
-        told = msgspec.json.decode(row.context, type=dict[str, Any])
+        facts = msgspec.json.decode(row.context, type=dict[str, Any])
         ended = partial(self._hook_ended, row, hook)
         try:
             func = None if hook.run is None else self._function(located(hook.run, row.folder, program=False))
             secrets, mask = self._secrets.of(row.secrets) if row.secrets else ({}, None)
             if func is not None:
                 context = TaskContext(
-                    task=told["name"], token=effect.token, job_id=told["job_id"] or "", args=told, secrets=secrets,
-                    mask=mask, workstream_id=told.get("workstream_id") or "", attempt=told.get("attempt") or 1,
+                    task=facts["name"], token=effect.token, job_id=facts["job_id"] or "", args=facts, secrets=secrets,
+                    mask=mask, workstream_id=facts.get("workstream_id") or "", attempt=facts.get("attempt") or 1,
                 )  # fmt: skip
                 call = Call(
-                    token=effect.token, kind="hook", func=func, context=context, bound=_bound_hook(told),
-                    grace=CHECK_GRACE, mask=mask, about=f"a hook of {told['entity_id']}",
+                    token=effect.token, kind="hook", func=func, context=context, bound=_bound_hook(facts),
+                    grace=CHECK_GRACE, mask=mask, about=f"a hook of {facts['entity_id']}",
                 )  # fmt: skip
                 self._run(self.engines[kind_of(func)], call, ended)
             else:

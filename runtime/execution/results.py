@@ -98,8 +98,8 @@ class OutcomeReporter:
             if self.live.show(token, details, mask):
                 self._tell(Beat(token, None))
             return
-        told = Checkpoint(mask.value(details.value)) if isinstance(details, Checkpoint) else mask.value(details)
-        self._beat(token, told)
+        masked = Checkpoint(mask.value(details.value)) if isinstance(details, Checkpoint) else mask.value(details)
+        self._beat(token, masked)
 
     def _ended_masked(self, call: Call, ended: Callable[[Outcome], None], outcome: Outcome) -> None:
         """Mask the outcome of a call that got secrets, then report it."""
@@ -174,9 +174,9 @@ class OutcomeReporter:
 
     def _left_behind(self, outcome: Outcome, owner: str | None) -> None:
         numbers = outcome.left_behind
-        told = f" ({', '.join(map(str, numbers))})" if numbers else ""
+        which = f" ({', '.join(map(str, numbers))})" if numbers else ""
         text = (
-            f"{owner or 'an ended call'} left processes running outside its process group{told}: "
+            f"{owner or 'an ended call'} left processes running outside its process group{which}: "
             f"they {'still hold its output' if outcome.escaped else 'go on running'}"
         )
         self._notice("processes_left_behind", "warning", text, **_about(owner), pids=numbers)
@@ -189,10 +189,10 @@ class OutcomeReporter:
     def _hook_failed(self, row: OutboxRow, hook: Hook, error: str, raised: ErrorInfo | None = None) -> None:
         self.failed_hooks += 1
         text = f"{_title(row, hook)} failed: {error}"
-        told = {"hook": row.callback or row.event, "error": error}
+        facts = {"hook": row.callback or row.event, "error": error}
         if raised is not None and raised.traceback:
-            told |= {"error_type": raised.type, "traceback": raised.traceback}
-        self._notice("hook_failed", "error", text, **_owner_of(row), **told)
+            facts |= {"error_type": raised.type, "traceback": raised.traceback}
+        self._notice("hook_failed", "error", text, **_owner_of(row), **facts)
 
     def _hook_waits(self, row: OutboxRow, hook: Hook, error: str) -> None:
         text = f"{_title(row, hook)} waits until a program that has it starts: {error}"
@@ -208,8 +208,8 @@ class OutcomeReporter:
                 self._flows.forget(outcome.token)
                 return
             if dropped == "stopped":
-                told = ErrorInfo(type="cancelled", message="cancelled while it fell asleep")
-                outcome, value = Outcome(token=outcome.token, status="cancelled", error=told), None
+                cancelled = ErrorInfo(type="cancelled", message="cancelled while it fell asleep")
+                outcome, value = Outcome(token=outcome.token, status="cancelled", error=cancelled), None
             self._flows.ended(outcome.token, outcome.status in RETURNED, outcome.unasked)
         if outcome.cpu_seconds is not None or outcome.peak_memory_bytes is not None:
             self._count_used(engine, outcome)

@@ -61,8 +61,8 @@ def module_in(folder: str, name: str) -> ModuleType:
     if own is None and _lying(folder, top) is None:
         raise ModuleNotFoundError(f"there is no module {top!r} in {folder}", name=top)
     full = name if own is None else own + name[len(top) :]
-    known: ModuleType | None = imported(full)
-    return import_module(full) if known is None else known
+    module: ModuleType | None = imported(full)
+    return import_module(full) if module is None else module
 
 
 def place_of(name: str) -> tuple[str, str] | None:

@@ -212,8 +212,8 @@ def find(path: str) -> object:
         try:
             found = called(getattr, found, step)
         except AttributeError:
-            known = [name for name in called(dir, found) if not name.startswith("_")]
-            advice = did_you_mean(step, known) or f"its folder, if it is the right one, is {_file(found)}"
+            members = [name for name in called(dir, found) if not name.startswith("_")]
+            advice = did_you_mean(step, members) or f"its folder, if it is the right one, is {_file(found)}"
             raise BodyNotFound(f"{spoken(path)!r}: there is no {step!r} in {_title(found)}; {advice}") from None
         except Exception as error:  # a module's attributes may run code of its own
             raise BodyNotFound(
@@ -234,10 +234,10 @@ def path_of_value(value: object) -> str | None:
         for name, module in list(sys.modules.items())
         if name.partition(".")[0] not in sys.stdlib_module_names
         if [
-            held for held in list(getattr(module, "__dict__", {}).values()) if type(held) is kind
+            member for member in list(getattr(module, "__dict__", {}).values()) if type(member) is kind
         ]  # there are thousands
-        for key, held in list(module.__dict__.items())
-        if held is value and not key.startswith("__")
+        for key, member in list(module.__dict__.items())
+        if member is value and not key.startswith("__")
     ]
     if not found or (found[0][0] and own_main() is None):
         return None

@@ -216,8 +216,8 @@ class Bodies:
             return parts_of(name)[2] if isinstance(name, str) and ":" in name else name
 
         same = _rewrite(workstream, one)
-        told, unplaced = msgspec.json.encode(same), _rewrite(same, bare)
-        return CanonicalForm(_unplaced(told, workstream.folder), msgspec.json.encode(unplaced), called)
+        canonical, unplaced = msgspec.json.encode(same), _rewrite(same, bare)
+        return CanonicalForm(_unplaced(canonical, workstream.folder), msgspec.json.encode(unplaced), called)
 
     def is_registered(self, name: str) -> bool:
         """Whether the application has registered a function by that name."""
@@ -268,8 +268,8 @@ class Bodies:
 def _refuse(value: object) -> object:
     """Raise TypeError for a value that is not plain: a restart could not find its class."""
     found = plain(value)
-    told = f"{type(found).__name__}(...)" if found is not value else "plain values"
-    raise TypeError(f"a workstream cannot hold a {class_name(type(value))}: give {told} of it")
+    advice = f"{type(found).__name__}(...)" if found is not value else "plain values"
+    raise TypeError(f"a workstream cannot hold a {class_name(type(value))}: give {advice} of it")
 
 
 async def prepared(
@@ -397,9 +397,9 @@ def journalable(
             if body not in places:
                 places[body] = located(body, folder)
             return places[body]
-        known = paths.get(id(body))
-        if known is not None:
-            return known
+        kept = paths.get(id(body))
+        if kept is not None:
+            return kept
         try:
             if path[-1] == "wait" and is_strategy(body):
                 return encode_wait(body)
@@ -408,13 +408,13 @@ def journalable(
             if problem := wants_too_much(body):
                 found.append(Finding(where(path), problem))
                 return body
-            told = bodies.name_of(body, durable=durable)
+            import_path = bodies.name_of(body, durable=durable)
         except (NoPath, WaitError) as error:
             found.append(Finding(where(path), str(error)))
             return body
-        if ":" in told:
-            paths[id(body)] = told
-        return told
+        if ":" in import_path:
+            paths[id(body)] = import_path
+        return import_path
 
     return _rewrite(workstream, name), found
 

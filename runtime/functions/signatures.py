@@ -20,9 +20,9 @@ _known: dict[int, tuple[ref[Any], bool]] = {}  # by the id of a function, as lon
 def takes_context(func: Callable[..., Any]) -> bool:
     """Whether a function takes the task's context. Raises TypeError if it takes more arguments."""
     key = id(func)
-    known = _known.get(key)
-    if known is not None and known[0]() is func:
-        return known[1]
+    kept = _known.get(key)
+    if kept is not None and kept[0]() is func:
+        return kept[1]
     answer = _look_up(func)
     with contextlib.suppress(TypeError):  # the function may not be weakly referable
         _known[key] = (ref(func, partial(_forget, key)), answer)
@@ -30,8 +30,8 @@ def takes_context(func: Callable[..., Any]) -> bool:
 
 
 def _forget(key: int, dead: ref[Any]) -> None:
-    known = _known.get(key)
-    if known is not None and known[0] is dead:
+    kept = _known.get(key)
+    if kept is not None and kept[0] is dead:
         del _known[key]
 
 

@@ -119,9 +119,9 @@ def pending_in(
     if run is None or encoded is None:
         return
     about: list[HeldRecord] = [run, *tasks, *asked]
-    held = [one for one in about if one.state == HELD]
-    spec = msgspec.json.decode(encoded, type=Workstream) if held else None
-    for record in held:
+    undecided = [one for one in about if one.state == HELD]
+    spec = msgspec.json.decode(encoded, type=Workstream) if undecided else None
+    for record in undecided:
         rule: Approval | None = None
         if isinstance(record, ApprovalRecord):
             rule = record.rule
@@ -157,19 +157,19 @@ def _task_of(record: HeldRecord) -> str | None:
 
 async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodies, host: KernelHost) -> Approve:
     """The approval, with those teams of the hold that its author is a member of."""
-    held: EntityWithHold | None = None
+    decided: EntityWithHold | None = None
     if isinstance(entity, JobActor):
-        held = entity.stream
+        decided = entity.stream
     elif isinstance(entity, TaskActor):
         with suppress(DecisionRefused):  # the actor raises it itself
-            held = entity.decider(message.approval, Event.APPROVE)
-    if held is None or held.record.state != HELD:
+            decided = entity.decider(message.approval, Event.APPROVE)
+    if decided is None or decided.record.state != HELD:
         return message
     stream = entity.stream if isinstance(entity, JobActor | TaskActor) else None
     folder = None if stream is None else stream.spec.folder
-    asked = {clause.team: clause.members for clause in clauses_of(held.approval) if clause.team is not None}
+    asked = {clause.team: clause.members for clause in clauses_of(decided.approval) if clause.team is not None}
     names: dict[str, set[str]] = {}
-    record = held.record
+    record = decided.record
 
     async def ask(team: str, members: Any) -> None:
         try:

@@ -37,8 +37,8 @@ class CheckFailed(Exception):  # noqa: N818 - it says what happened
     """A breaker was not reset, since its check did not pass. `output` is the last output of the check."""
 
     def __init__(self, tool: str, error: str, output: str) -> None:
-        told = "" if not output or output in error else f"; last output: {output}"
-        super().__init__(f"the breaker of tool {tool!r} was not reset, its check did not pass: {error}{told}")
+        printed = "" if not output or output in error else f"; last output: {output}"
+        super().__init__(f"the breaker of tool {tool!r} was not reset, its check did not pass: {error}{printed}")
         self.tool = tool
         self.output = output
 

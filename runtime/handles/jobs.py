@@ -210,8 +210,8 @@ class JobCore:
         stream = None if self.actor is None else self.actor.stream
         if event in {"approve", "reject"}:
             if task is not None:
-                held = self.task_record(task)
-                return in_its_words(refusal(TASK, held, event), held, self.services.lifecycles)
+                entity = self.task_record(task)
+                return in_its_words(refusal(TASK, entity, event), entity, self.services.lifecycles)
             if (record := self._stream if stream is None else stream.record) is not None:
                 return in_its_words(refusal(WORKSTREAM, record, event), record, self.services.lifecycles)
         ended = self.record if task is None else self.task_record(task)
@@ -488,8 +488,8 @@ class RecoveredJobs:
 
     def lacks(self, job_id: str) -> bool:
         """Whether there is no handle of that job, or only one of a run that has ended."""
-        held = self.handles.get(job_id)
-        return held is None or held.ended
+        handle = self.handles.get(job_id)
+        return handle is None or handle.ended
 
     def over(self, job_id: str) -> None:
         """Note that a job has ended, and drop the oldest ended job if there are too many."""

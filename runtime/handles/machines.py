@@ -106,11 +106,11 @@ class MachineCore:
     @property
     def ref(self) -> MachineRef:
         """The reference of users: the same one as long as anybody holds it."""
-        known = None if self._ref is None else self._ref()
-        if known is None:
-            known = MachineRef(self)
-            self._ref = ReferenceType(known)
-        return known
+        ref = None if self._ref is None else self._ref()
+        if ref is None:
+            ref = MachineRef(self)
+            self._ref = ReferenceType(ref)
+        return ref
 
     async def known(self) -> None:
         """Wait until the machine is durable, or was found in the journal. Raises MachineConflict, RuntimeClosed."""
@@ -406,8 +406,8 @@ class Machines:
         check_name(name)
         kind, facts = self._kind(actor)
         core, entity = self._cores.get(name), self.host.kernel.machines.get(name)
-        known = None if entity is not None else self._known_of(name, core)
-        record = known if entity is None else entity.record
+        earlier = None if entity is not None else self._known_of(name, core)
+        record = earlier if entity is None else entity.record
         if record is None and core is not None:  # the machine is being spawned
             record = core.record
         if record is not None and (why := unfit(record, kind)):
@@ -415,11 +415,11 @@ class Machines:
         if core is None:
             first = record or first_record(kind, name, facts, self.host.now())
             core = self._cores[name] = MachineCore(self, name, first, kind.read(first.facts))
-        message = SpawnMachine(name, kind, facts, known, ref=core, kept=self._definition_of(known))
+        message = SpawnMachine(name, kind, facts, earlier, ref=core, kept=self._definition_of(earlier))
         if self.abroad is not None and entity is None:
             core.kind = kind
             self.abroad.spawn(core, message)
-        elif entity is None and known is None and not core.coming and self.host.journal.durable_medium:
+        elif entity is None and earlier is None and not core.coming and self.host.journal.durable_medium:
             core.kind = kind
             self._look_for(core, message)
         else:
@@ -577,9 +577,9 @@ class Machines:
 
     def all(self) -> list[MachineRef]:
         """The machines in memory, oldest first, and those that are being spawned."""
-        known = self.host.kernel.machines
-        coming = [core.ref for name, core in self._cores.items() if name not in known and not core.ended]
-        return [*map(self.of, known), *coming]
+        existing = self.host.kernel.machines
+        coming = [core.ref for name, core in self._cores.items() if name not in existing and not core.ended]
+        return [*map(self.of, existing), *coming]
 
     async def take_up(self, name: str) -> None:
         """Load an ended machine into memory again."""
@@ -674,14 +674,14 @@ def prepare(actor: MachineActor, services: Services) -> MachineKind:
     """Check an actor, and make the kind of its entities. Raises SpecificationError with all findings."""
     machine = actor.machine
     found = [*_findings(actor)]
-    held: list[str] = []
+    names: list[str] = []
     bodies, durable = services.bodies, services.journal.durable_medium
     path = path_of_value(machine)
 
     def named(place: str, function: Any) -> str:
         try:
-            held.append(bodies.name_of(function, durable=durable))
-            return held[-1]
+            names.append(bodies.name_of(function, durable=durable))
+            return names[-1]
         except NoPath as error:
             found.append(Finding(place, str(error)))
         except (TypeError, BodyNotFound) as error:
@@ -696,7 +696,7 @@ def prepare(actor: MachineActor, services: Services) -> MachineKind:
         for place, functions in (("on_enter", actor.on_enter), ("on_exit", actor.on_exit))
     ]
     if found:
-        bodies.drop_uses(held)
+        bodies.drop_uses(names)
         raise SpecificationError(found, f"machine {machine.name!r}")
     machine = extended(machine, actor.timed)
     definition = Definition(
@@ -707,8 +707,8 @@ def prepare(actor: MachineActor, services: Services) -> MachineKind:
     kind = MachineKind(definition, machine, _type(actor.facts), actor.on_event)
     # Decode it, as a restart does: then states and events are plain names, and not members of an enumeration.
     kind = MachineKind(msgspec.json.decode(kind.encoded, type=Definition), machine, kind.facts, kind.on_event)
-    if not all(":" in name for name in held):
-        finalize(kind, bodies.drop_uses_later, held).atexit = False
+    if not all(":" in name for name in names):
+        finalize(kind, bodies.drop_uses_later, names).atexit = False
     return kind
 
 
@@ -724,12 +724,12 @@ def _findings(actor: MachineActor) -> Iterator[Finding]:
         if entry.state not in machine.states:
             yield Finding(f"{place}.state", f"there is no state {entry.state!r}", _near(entry.state, machine.states))
         elif entry.event not in machine.valid_events(entry.state):
-            known = sorted(machine.valid_events(entry.state))
+            names = sorted(machine.valid_events(entry.state))
             yield Finding(
-                f"{place}.event", f"{entry.state!r} knows no event {entry.event!r}", _near(entry.event, known)
+                f"{place}.event", f"{entry.state!r} knows no event {entry.event!r}", _near(entry.event, names)
             )
     used = {*asked_for, *(entry.after for entry in (*machine.timed, *actor.timed))}
-    known = [] if facts is None else [field.name for field in msgspec.structs.fields(facts)]
+    names = [] if facts is None else [field.name for field in msgspec.structs.fields(facts)]
     for entry in (*machine.timed, *actor.timed):
         if hasattr(facts, entry.after):
             try:
@@ -738,10 +738,10 @@ def _findings(actor: MachineActor) -> Iterator[Finding]:
                 yield Finding(f"facts.{entry.after}", str(error))
             continue
         own = entry in actor.timed
-        meant = did_you_mean(entry.after, [name for name in known if own or name not in used])
+        meant = did_you_mean(entry.after, [name for name in names if own or name not in used])
         if meant or own:  # a shared machine may have timed events for which these facts have no field
             text = f"the timed event {entry.event!s} of {entry.state!s} is after {entry.after!r}, which is no fact"
-            yield Finding("timed", text, meant or f"its facts: {', '.join(known) or 'none'}")
+            yield Finding("timed", text, meant or f"its facts: {', '.join(names) or 'none'}")
     for place, functions in (("on_enter", actor.on_enter), ("on_exit", actor.on_exit)):
         for state in functions:
             if state not in machine.states and state != ANY:

@@ -123,8 +123,8 @@ async def with_tracebacks(
 
 def _traceback_of(rows: Sequence[Transitioned]) -> str | None:
     """The traceback in an entity's last transition, for a check or a condition, which has no attempt."""
-    told = rows[-1].metadata if rows else None
-    return None if told is None else told.get("traceback")
+    metadata = rows[-1].metadata if rows else None
+    return None if metadata is None else metadata.get("traceback")
 
 
 def no_task(job: JobRecord, name: str, names: Sequence[str]) -> str:

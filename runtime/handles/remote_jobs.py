@@ -231,7 +231,7 @@ def look_live(cluster: Cluster, journal: Reader, job_id: str, known: JobRecord |
     seen = look(journal, job_id, known)
     if seen.job.finished_at is not None:
         return seen
-    return replace(seen, progress={task.name: told for task, told in read_progress(cluster, seen.tasks)})
+    return replace(seen, progress={task.name: live for task, live in read_progress(cluster, seen.tasks)})
 
 
 def look(journal: Reader, job_id: str, known: JobRecord | None = None) -> RemoteJobRecords:
@@ -247,8 +247,8 @@ def look(journal: Reader, job_id: str, known: JobRecord | None = None) -> Remote
     tasks = journal.tasks(record.stream)
     run = next((run for run in runs if run.key == record.stream), None)
     asked = journal.approvals(record.stream) if run is not None else []
-    held = any(one.state == HELD for one in (*tasks, *asked, *([] if run is None else [run])))
-    spec = journal.spec(record.stream) if held else None
+    undecided = any(one.state == HELD for one in (*tasks, *asked, *([] if run is None else [run])))
+    spec = journal.spec(record.stream) if undecided else None
     return RemoteJobRecords(record, tasks, list(pending_in(record, run, tasks, asked, spec)))
 
 

@@ -81,7 +81,7 @@ class Children:
         self._flows.ready(context.token, connection_of(context))
         if self._flows.is_stopped(context.token) and await self.services.jobs.record_of(job_id) is not None:
             return ChildJob(self, job_id, context, await self.services.jobs.find(job_id))  # else it could run again
-        held = IdReservation(self.services.node, "job", job_id, await self._submitting.enter(job_id))
+        reservation = IdReservation(self.services.node, "job", job_id, await self._submitting.enter(job_id))
         sent, taken = False, True
         command: Callable[[Reply], Message] | None = None
         try:
@@ -90,19 +90,19 @@ class Children:
 
             async def before(_: ReadEarlierRequest) -> NoOpAnswer | None:
                 nonlocal command
-                command = await self._to_submit(context, spec, encoded, job_id, held)
+                command = await self._to_submit(context, spec, encoded, job_id, reservation)
                 return NoOpAnswer(None) if command is None else None
 
             def make(reply: Reply) -> Message:
                 nonlocal sent
                 assert command is not None  # noqa: S101 - otherwise `before` has settled it
                 sent = True
-                held.heed(reply)
+                reservation.heed(reply)
                 return command(reply)
 
             try:
                 await self.services.commands.give(
-                    make, SUBMIT, job_id, request_id=request_id, first=before, over=held.answered
+                    make, SUBMIT, job_id, request_id=request_id, first=before, over=reservation.answered
                 )
             except Exception:
                 taken = False
@@ -112,7 +112,7 @@ class Children:
                     self.services.bodies.release(spec)
         finally:
             if not sent:
-                held.give_back()
+                reservation.give_back()
         return ChildJob(self, job_id, context, await self.services.jobs.find(job_id))
 
     def submit_blocking(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
@@ -156,29 +156,29 @@ class Children:
             connection.keep_out_secrets(plain, "the child job's specification")
         folder = spec.folder or spec_folder_of(self._host.kernel, token)
         fingerprint = fingerprint_of(_plain(said), folder)
-        known = await held.reserve(lambda: services.jobs.record_of(job_id))
-        past = known is not None and self._is_past(known)
-        if known is not None and not past:
-            alike = await compare(services, known, spec, fingerprint, _plain)
+        earlier = await held.reserve(lambda: services.jobs.record_of(job_id))
+        past = earlier is not None and self._is_past(earlier)
+        if earlier is not None and not past:
+            alike = await compare(services, earlier, spec, fingerprint, _plain)
             if not alike.same:
                 moved = alike.moved is not None
                 why = f". Only the places of its functions differ: {alike.moved}" if moved else alike.told
                 raise JobExists(
-                    f"there is a child job {job_id!r} already, with another workstream ({known.shown} now){why}. Use "
+                    f"there is a child job {job_id!r} already, with another workstream ({earlier.shown} now){why}. Use "
                     "another name, or submit the same workstream in every attempt."
                 )
-            if known.finished_at is None or known.state == "completed" or self._stays(known):
+            if earlier.finished_at is None or earlier.state == "completed" or self._stays(earlier):
                 return None
-        if known is not None and services.node is not None:
-            known = await services.jobs.ended(job_id) if await adopt(services.node, "job", job_id) else None
-            if known is None:  # another node was faster
+        if earlier is not None and services.node is not None:
+            earlier = await services.jobs.ended(job_id) if await adopt(services.node, "job", job_id) else None
+            if earlier is None:  # another node was faster
                 return None
-        loaded = None if known is None or past else await load(services, known)
+        loaded = None if earlier is None or past else await load(services, earlier)
         encoded = await self._encoded(spec)
 
         def make(reply: Reply) -> Message:
             if loaded is None:
-                return Submit(job_id, True, spec, encoded, fingerprint, reply, parent=token, replaced=known)
+                return Submit(job_id, True, spec, encoded, fingerprint, reply, parent=token, replaced=earlier)
             now = msgspec.structs.replace(loaded, spec=spec, encoded=encoded)  # with the functions of this attempt
             return now.again(reply, reason="its parent submitted it again", parent=token)
 

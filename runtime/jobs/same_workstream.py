@@ -87,7 +87,7 @@ def _read(encoded: bytes) -> Workstream:
 def _moved(before: CanonicalForm, now: CanonicalForm) -> str | None:
     """The text about the first moved function: its old place, its new place, and what to do."""
     pairs = zip(before.called, now.called, strict=True)
-    moved = {was: here for (was, known), (here, called) in pairs if known != called}
+    moved = {was: here for (was, name), (here, called) in pairs if name != called}
     if not moved:
         return None
     was, here = next(iter(moved.items()))

@@ -175,11 +175,11 @@ class Submissions:
         archived: list[ArchivedJob] = []
         if record is None:
             archived = await services.read(services.journal.reader.archived, job_id)
-        held = SAME
+        comparison = SAME
         if record is not None and existing == "join":
-            held = await compare(services, record, one.spec, one.fingerprint)
+            comparison = await compare(services, record, one.spec, one.fingerprint)
         durable = services.journal.durable_medium
-        if (refused := taken(job_id, record, archived, held, existing, durable=durable)) is not None:
+        if (refused := taken(job_id, record, archived, comparison, existing, durable=durable)) is not None:
             raise refused
         return record
 
@@ -199,9 +199,9 @@ class Submissions:
         """The job of an earlier submission with the same key. Raises RequestIdReused for another workstream."""
         services = self._services
         encoded = await services.read(services.journal.reader.spec, kept.spec)
-        if encoded is not None and not (held := compared(services.bodies, encoded, one.spec)).same:
+        if encoded is not None and not (match := compared(services.bodies, encoded, one.spec)).same:
             raise RequestIdReused(
-                f"The request id {kept.request_id!r:.80} was given with another workstream before{held.told}. Use a "
+                f"The request id {kept.request_id!r:.80} was given with another workstream before{match.told}. Use a "
                 "new id for a new job, or send exactly what was sent under this one."
             )
         return await services.jobs.find(msgspec.json.decode(kept.answer, type=Acknowledged).id)

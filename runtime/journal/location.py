@@ -76,12 +76,12 @@ def looks_like_address(text: str) -> bool:
 def _text_of(path: str | Path) -> str:
     from ...actors.user_code import called, is_a, shown
 
-    told: object = None
+    path_text: object = None
     with contextlib.suppress(Exception):
-        told = called(lambda: os.fspath(path))
-    if not is_a(told, str):
+        path_text = called(lambda: os.fspath(path))
+    if not is_a(path_text, str):
         raise TypeError(f"the path of a file is a str or a Path, not {shown(path, 60)}")
-    return cast("str", told)
+    return cast("str", path_text)
 
 
 def file_of(path: str | Path) -> Path:

@@ -78,20 +78,20 @@ def portion(
     everybody = {**others, node: ToolClaim(want, before.told, before.at)}
     limit, by = _limit(node, everybody, gone)
     if limit == NO_LIMIT:
-        told = NO_LIMIT if want.slots or want.keep else 0
-        mine = ToolClaim(want, told, now if told > before.told else before.at)
+        granted = NO_LIMIT if want.slots or want.keep else 0
+        mine = ToolClaim(want, granted, now if granted > before.told else before.at)
         return mine, mine != before and any(claim.waits for claim in others.values())
     parts = _parts(limit, everybody, now)
     left = limit - sum(claim.held for claim in others.values())
     kept = min(want.keep, parts[node] + limit - sum(parts.values()))
-    told = max(0, min(max(parts[node], kept), left))
+    granted = max(0, min(max(parts[node], kept), left))
     scarce = any(claim.waits for claim in others.values())
-    mine = ToolClaim(want, told, now if told > before.told else before.at, scarce, limit, by)
+    mine = ToolClaim(want, granted, now if granted > before.told else before.at, scarce, limit, by)
     free = left - mine.held
     first = mine.waits and not before.waits and any(claim.held for claim in others.values())
     others_should = any(
         (claim.told < parts[name] and free > 0)
-        or (claim.told > parts[name] and told < parts[node])
+        or (claim.told > parts[name] and granted < parts[node])
         or (claim.told and claim.most > limit)
         for name, claim in others.items()
     )

@@ -97,12 +97,12 @@ def unknown_state(filters: Filters, states: Callable[[str], Iterable[str]], kind
 
 def _unmet(filters: Filters, states: Mapping[str, Iterable[str]]) -> str | None:
     """Return the fault of a state, if entities of the wanted kinds have these states only."""
-    kinds, known = " or ".join(states), list(dict.fromkeys(one for several in states.values() for one in several))
+    kinds, every = " or ".join(states), list(dict.fromkeys(one for several in states.values() for one in several))
     for name in ("from_state", "to_state"):
-        for one in sorted(given(name, filters) - {*known}):
-            if not known:
+        for one in sorted(given(name, filters) - {*every}):
+            if not every:
                 return f"an event of the kind {kinds} is a notice, which has no {name}"
-            advice = did_you_mean(one, known) or f"there are: {', '.join(known)}"
+            advice = did_you_mean(one, every) or f"there are: {', '.join(every)}"
             return f"{one!r:.60} is no state of the kind {kinds}; {advice}"
     return None
 

@@ -143,14 +143,14 @@ class KeptNotices:
 def _record(notice: Notice, error: str | None, first: NoticeRecord | None = None) -> NoticeRecord:
     """Make the row of a notice; first: the row that exists already."""
     trace, message = notice.facts.get("traceback"), notice.facts.get("message")
-    told = NoticeRecord(
+    record = NoticeRecord(
         key=0, event=notice.event, severity=notice.severity, kind=notice.kind, entity_id=_text(notice.entity_id),
         job_id=_text(notice.job_id), text=clean(str(notice.text)), error=_text(error), message=_text(message),
         traceback=None if trace is None else clean(str(trace), LONGEST), first_at=notice.at, at=notice.at,
     )  # fmt: skip
     if first is not None:
-        told = replace(told, key=first.key, first_at=first.first_at, others=first.others, node=first.node)
-    return told
+        record = replace(record, key=first.key, first_at=first.first_at, others=first.others, node=first.node)
+    return record
 
 
 def _text(value: object) -> str | None:

@@ -186,19 +186,19 @@ class LiveTasks:
 
     def all_progress(self, most: int) -> list[LiveProgress]:
         """The last progress of at most so many running bodies."""
-        told: list[LiveProgress] = []
+        progress: list[LiveProgress] = []
         for task_id, live in self._tasks.items():
             if live.progress is not None:
-                told.append(LiveProgress(task_id, live.key, live.token, live.progress))
-                if len(told) == most:
+                progress.append(LiveProgress(task_id, live.key, live.token, live.progress))
+                if len(progress) == most:
                     break
-        return told
+        return progress
 
     def progress_in(self, workstream: str) -> dict[str, Progress]:
         """The last progress of the running bodies of a workstream, by the names of their tasks."""
         begins = f"{workstream}/"
         found = {task_id: live.progress for task_id, live in self._tasks.items() if task_id.startswith(begins)}
-        return {task_id.removeprefix(begins): told for task_id, told in found.items() if told is not None}
+        return {task_id.removeprefix(begins): progress for task_id, progress in found.items() if progress is not None}
 
     def progress(self, task_id: str) -> Progress | None:
         """The last progress that the running body of a task has reported."""

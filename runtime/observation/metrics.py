@@ -236,16 +236,16 @@ class Counting:
                 ordinary[kind, source] += count.number if severity == "info" else 0
                 went.setdefault((kind, source), Counter())[target] += count.number
                 times.setdefault((kind, source), []).append(count)
-        told: dict[tuple[str, str], StateMetrics] = {}
+        metrics: dict[tuple[str, str], StateMetrics] = {}
         for key in entered | left:
             (most, _), *_ = went[key].most_common(1) if key in went else [(None, 0)]
-            told[key] = StateMetrics(
+            metrics[key] = StateMetrics(
                 entered=entered[key], left=left[key], timed=sum(count.timed for count in times.get(key, ())),
                 seconds=sum(count.seconds for count in times.get(key, ())),
                 classes=tuple(map(sum, zip(_NONE, *(count.classes for count in times.get(key, ())), strict=True))),
                 ordinary=ordinary[key], next_state=most,
             )  # fmt: skip
-        return told
+        return metrics
 
 
 def _machine_kind(row: Transitioned) -> str:

@@ -147,9 +147,9 @@ class _Reading:
         )
 
     def _state(self, name: str, *place: str | int) -> Iterator[Finding]:
-        known = [*self.layout.states]
-        if name not in known:
-            advice = did_you_mean(name, known) or f"there are: {', '.join(known) or 'none'}"
+        states = [*self.layout.states]
+        if name not in states:
+            advice = did_you_mean(name, states) or f"there are: {', '.join(states) or 'none'}"
             yield Finding(where(place), f"there is no state {name!r:.80}", advice)
 
     def _misnamed(self) -> Iterator[Finding]:
@@ -187,9 +187,9 @@ class _Reading:
             elif problem := plain_problem(value):
                 yield Finding(where(("facts", name)), problem)
         for index, state, entry in self.timed:
-            known = sorted({row.event for _, source, row in self.rows if source == state})
-            if entry.event not in known and state in self.layout.states:
-                advice = did_you_mean(entry.event, known) or f"it knows: {', '.join(known) or 'none'}"
+            events = sorted({row.event for _, source, row in self.rows if source == state})
+            if entry.event not in events and state in self.layout.states:
+                advice = did_you_mean(entry.event, events) or f"it knows: {', '.join(events) or 'none'}"
                 yield Finding(
                     where(("timed", index, "event")), f"state {state!r} knows no event {entry.event!r:.80}", advice
                 )
@@ -257,14 +257,14 @@ class _Reading:
     def machine(self) -> Machine:
         """The machine of the file."""
         layout, states = self.layout, self.layout.states
-        known = self._functions
+        functions = self._functions
         return Machine(
             layout.name,
             layout.initial,
             [State(name, one.phase, one.terminal, one.bounded_by) for name, one in states.items()],
             [
                 Transition(
-                    source, row.event, row.target, None if row.guard is None else known.get(row.guard, _missing),
+                    source, row.event, row.target, None if row.guard is None else functions.get(row.guard, _missing),
                     row.forced, row.severity,
                 )
                 for _, source, row in self.rows
@@ -276,14 +276,14 @@ class _Reading:
 
     def actor(self) -> MachineActor:
         """The `MachineActor` of the file."""
-        layout, known = self.layout, self._functions
+        layout, functions = self.layout, self._functions
         facts = facts_type(layout.name, self.facts, {one.after for one in layout.timed})() if self.facts else None
         return MachineActor(
             self.machine(),
             facts,
-            on_event=None if layout.on_event is None else known[layout.on_event],
-            on_enter={state: known[path] for state, path in layout.on_enter.items()},
-            on_exit={state: known[path] for state, path in layout.on_exit.items()},
+            on_event=None if layout.on_event is None else functions[layout.on_event],
+            on_enter={state: functions[path] for state, path in layout.on_enter.items()},
+            on_exit={state: functions[path] for state, path in layout.on_exit.items()},
             fields=self.facts or None,
             folder=str(self.folder),
         )

@@ -94,15 +94,15 @@ def load(
     workstream = words.workstream
     lies_in = path.absolute().parent  # once: a module that is imported may change the working folder
     folder = str(lies_in / (workstream.folder or ""))
-    known = within(Lifecycles(resolve=None if functions is None else find), folder)
+    kinds = within(Lifecycles(resolve=None if functions is None else find), folder)
     if lifecycle is not None:
-        wrong = _not_there(lifecycle, known)
+        wrong = _not_there(lifecycle, kinds)
         found += wrong
         workstream = msgspec.structs.replace(workstream, lifecycle=None if wrong else lifecycle)
-    if isinstance(workstream.lifecycle, str) and not _not_there(workstream.lifecycle, known):
-        known.default = workstream.lifecycle
-    more = words.findings + words.renamed(findings(workstream, bodies=_looking_in(folder, functions), lifecycles=known))
-    more += worker_findings(workers, lifecycles=known) if workers else []
+    if isinstance(workstream.lifecycle, str) and not _not_there(workstream.lifecycle, kinds):
+        kinds.default = workstream.lifecycle
+    more = words.findings + words.renamed(findings(workstream, bodies=_looking_in(folder, functions), lifecycles=kinds))
+    more += worker_findings(workers, lifecycles=kinds) if workers else []
     if not workstream.tasks:
         more.append(Finding("tasks", "there are no tasks", "`callboard init` writes an example"))
     found += beside(found, more)
@@ -314,10 +314,10 @@ def _refused(path: Path, message: str, line: int | None) -> SpecificationError:
 
 def with_lines(found: Sequence[Finding], lines: Callable[[], speclines.Lines]) -> list[Finding]:
     """The findings in the order of the file, with their lines."""
-    known = {where(place): line for place, line in lines().items()}
+    line_of = {where(place): line for place, line in lines().items()}
 
     def placed(finding: Finding) -> Finding:
-        line = next((known[place] for place in around(finding.where) if place in known), finding.line)
+        line = next((line_of[place] for place in around(finding.where) if place in line_of), finding.line)
         return msgspec.structs.replace(finding, line=finding.line or line)
 
     return sorted(map(placed, found), key=lambda finding: finding.line or 0)

@@ -150,13 +150,13 @@ def _declared(root: Path) -> Iterator[tuple[Machine, ModuleType, str]]:
     for name, module in [*sys.modules.items()]:
         if type(module) is not ModuleType or _is_ours(name):  # reading a lazy module would import it
             continue
-        held = vars(module)
-        file = held.get("__file__")
+        variables = vars(module)
+        file = variables.get("__file__")
         if not isinstance(file, str):
             continue
         path = Path(file).resolve()
         if path.is_relative_to(root) and _INSTALLED.isdisjoint(path.relative_to(root).parts):
-            yield from ((value, module, variable) for variable, value in [*held.items()] if is_a(value, Machine))
+            yield from ((value, module, variable) for variable, value in [*variables.items()] if is_a(value, Machine))
 
 
 def _assigns(module: ModuleType, variable: str) -> bool:

@@ -145,10 +145,10 @@ class EntityDescriber:
         if job is not None:
             living = [one for one in living if getattr(one, "job_id", one.id) == job]
         found = [one for one in living if (one.kind, str(one.state)) not in _FOR_OTHERS] or living
-        told = [self._told(f"{one.kind} {one.id}", self._of_record(one)) for one in found[:MOST]]
+        texts = [self._told(f"{one.kind} {one.id}", self._of_record(one)) for one in found[:MOST]]
         if len(found) > MOST:
-            told.append(f"{len(found) - MOST} more have not ended.")
-        return "".join(f"\n{line}" for line in told)
+            texts.append(f"{len(found) - MOST} more have not ended.")
+        return "".join(f"\n{line}" for line in texts)
 
     def _records(self) -> Iterator[Record]:
         return (one.record for one in (() if self._kernel is None else self._kernel.entities.values()))
@@ -173,16 +173,16 @@ class EntityDescriber:
 
     def _told(self, name: str, seen: _LastState) -> str:
         spent = span(max(0.0, self._clock.monotonic() - seen.since))
-        told = f"{name} is '{seen.state}' since {span(seen.since)} ({spent} ago)"
+        text = f"{name} is '{seen.state}' since {span(seen.since)} ({spent} ago)"
         if seen.ended:
-            return f"{told}{_because(seen.why)}; {_ENDED}."
+            return f"{text}{_because(seen.why)}; {_ENDED}."
         what, do = WAITS.get(seen.kind, {}).get(seen.phase, _EVENT)
         by_itself = "" if seen.due is None else f", or until {span(seen.due)}"
         job = f"sim.job({seen.job!r})"
         handle = f"{job}.task({seen.name!r})" if seen.kind == "task" else f"sim.job({seen.job or seen.name!r})"
         for word, meant in (("HANDLE", handle), ("JOB", job), ("NAME", repr(seen.name)), ("BODY", seen.name)):
             do = do.replace(f"<{word}>", meant)
-        return f"{told}, and waits for {what}{by_itself}{_because(seen.why)}. To have it go on: {do}."
+        return f"{text}, and waits for {what}{by_itself}{_because(seen.why)}. To have it go on: {do}."
 
 
 def _step(at: float, row: Transitioned) -> str:

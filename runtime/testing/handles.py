@@ -65,8 +65,8 @@ class Simulated(ABC):
         does not come to it, ValueError where there is no such state."""
         machine, simulation = self._machine, self.simulation
         if text(state, "a state") not in machine.states and state not in (more := self._published()):
-            known = [*map(str, machine.states), *more]
-            advice = did_you_mean(state, known) or f"it may be {', '.join(known)}"
+            states = [*map(str, machine.states), *more]
+            advice = did_you_mean(state, states) or f"it may be {', '.join(states)}"
             raise ValueError(f"{self._title} is never {state!r}; {advice}")
         record = self.record
         known_as = _known_as(record.kind, record.id, getattr(record, "job_id", None))

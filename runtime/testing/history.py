@@ -169,8 +169,8 @@ class History(TimeControl):
 
 
 def _events(machine: Machine) -> list[str]:
-    known = {str(event) for state in machine.states for event in machine.valid_events(state)}
-    return [*sorted(known), CREATE]
+    events = {str(event) for state in machine.states for event in machine.valid_events(state)}
+    return [*sorted(events), CREATE]
 
 
 def _kinds_of(entity: str) -> list[str]:

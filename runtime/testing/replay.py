@@ -108,10 +108,10 @@ def check_replay(
     """
     if not callable(body):
         raise TypeError(f"check_replay takes the function of the task, not {type(body).__name__}")
-    known = _read(history)
+    kept = _read(history)
     given = replace(
-        known, args=dict(known.args if args is None else args),
-        results=dict(known.results if results is None else results),
+        kept, args=dict(kept.args if args is None else args),
+        results=dict(kept.results if results is None else results),
     )  # fmt: skip
     run = _Run(given, body, dict(secrets or {}), dict(answers or {}))
     thread = threading.Thread(target=contextvars.Context().run, args=(run.all,), name="callboard-replay")
@@ -435,20 +435,20 @@ class _Children:
         self._blocking = blocking
 
     async def submit(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:  # noqa: ARG002
-        if (known := self._known.get(name)) is None:
+        if (kept := self._known.get(name)) is None:
             await self._progress.wait(f"child {name}")
         self._progress.asked.append(f"child {name}")
-        return ChildJob(self, known.job.id, context)
+        return ChildJob(self, kept.job.id, context)
 
     def submit_blocking(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
         found: ChildJob = self._blocking(lambda: self.submit(context, workstream, name), None)
         return found
 
     async def wait(self, context: TaskContext, child: ChildJob) -> Outcome:  # noqa: ARG002 - there is one
-        known: ChildHistory = self._by_id[child.id]
-        if known.job.finished_at is None:
-            await self._progress.wait(f"child {known.name}")
-        return outcome_of(known.job, known.tasks)
+        kept: ChildHistory = self._by_id[child.id]
+        if kept.job.finished_at is None:
+            await self._progress.wait(f"child {kept.name}")
+        return outcome_of(kept.job, kept.tasks)
 
     def wait_blocking(self, context: TaskContext, child: ChildJob) -> Outcome:
         found: Outcome = self._blocking(lambda: self.wait(context, child), None)

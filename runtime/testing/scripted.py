@@ -181,17 +181,17 @@ class ScriptedRuntime(Runtime):
 
     def about(self, call: Call) -> tuple[str, str, str]:
         """The id of a call's job, the name of its task or workstream, and that entity's id."""
-        known = self._services.host.kernel.calls.get(call.token)
-        if known is not None and known.key:
-            record = self._services.host.kernel.entities[known.key].record
+        pending = self._services.host.kernel.calls.get(call.token)
+        if pending is not None and pending.key:
+            record = self._services.host.kernel.entities[pending.key].record
             return record.job_id, record.name, record.id
-        told: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if call.context is not None:
-            told = call.context.args or {"name": call.context.task}
+            fields = call.context.args or {"name": call.context.task}
         elif call.command is not None:
-            told = msgspec.json.decode(call.command.env.get("CALLBOARD_EVENT", "{}"))
-        name = told.get("name", "")
-        return told.get("job_id") or "", name, told.get("entity_id", name)
+            fields = msgspec.json.decode(call.command.env.get("CALLBOARD_EVENT", "{}"))
+        name = fields.get("name", "")
+        return fields.get("job_id") or "", name, fields.get("entity_id", name)
 
     def worker_of(self, token: int) -> tuple[str | None, int]:
         """The name and incarnation of the worker whose slot that attempt has."""
@@ -201,8 +201,8 @@ class ScriptedRuntime(Runtime):
 
     def context_of(self, call: Call) -> TaskContext | None:
         """The context for a function that replaces a call's function, which took none."""
-        known = self._services.host.kernel.calls.get(call.token)
-        task = None if known is None else self._services.host.kernel.entities.get(known.key)
+        pending = self._services.host.kernel.calls.get(call.token)
+        task = None if pending is None else self._services.host.kernel.entities.get(pending.key)
         caller = self._services.caller
         return caller.context_of(task, call.token, caller.approvals) if isinstance(task, TaskActor) else None
 

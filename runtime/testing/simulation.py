@@ -106,8 +106,8 @@ class Simulation(History):
             self._tell(error)
         lost = [*self.world.scripts.for_nothing(), *self.world.not_crashed()] if error is None else []
         self.close()
-        for told in lost:
-            warnings.warn(told, stacklevel=2)
+        for warning in lost:
+            warnings.warn(warning, stacklevel=2)
 
     def close(self) -> None:
         """Close the simulation. Running coroutines are cancelled, without a trace."""
@@ -393,8 +393,8 @@ class Simulation(History):
         """Deliver the result of that attempt again, as a late or duplicate one. False if it is unknown."""
         if isinstance(token, bool) or not isinstance(cast("object", token), int):
             raise TypeError(f"a token is an int, as in job.task(name).record.token; not {token!r:.60}")
-        for told, again in reversed(self.world.results()):
-            if told == token:
+        for of_token, again in reversed(self.world.results()):
+            if of_token == token:
                 self.world.note("doubled", token)
                 self.world.later(0.0, "doubled", again)
                 return True

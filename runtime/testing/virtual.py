@@ -329,5 +329,5 @@ class VirtualRuntime(ScriptedRuntime):
             self._warn()
 
     def _warn(self) -> None:
-        for told in self._loop_world.scripts.for_nothing():
-            warnings.warn(told, stacklevel=3)
+        for warning in self._loop_world.scripts.for_nothing():
+            warnings.warn(warning, stacklevel=3)

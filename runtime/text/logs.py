@@ -78,7 +78,7 @@ def line_of(event: Transitioned) -> LogLine:
     if event.kind == "task" and metadata is not None and "traceback" in metadata:
         metadata = dict(metadata)
         trace = metadata.pop("traceback")
-    told = {
+    facts = {
         "job_id": event.job_id,
         "from_state": event.from_state,
         "reason": event.reason,
@@ -89,7 +89,7 @@ def line_of(event: Transitioned) -> LogLine:
     fields = {
         "timestamp": event.timestamp, "entity_id": event.entity_id, "to_state": str(event.to_state),
         "trigger": str(event.event), "workstream_id": event.workstream_id,
-        **{name: value for name, value in told.items() if value is not None},
+        **{name: value for name, value in facts.items() if value is not None},
     }  # fmt: skip
     way = event.to_state if event.from_state is None else f"{event.from_state} -> {event.to_state}"
     text = f"{event.entity_id} {way}" + (f": {event.reason}" if event.reason else "")
@@ -99,10 +99,10 @@ def line_of(event: Transitioned) -> LogLine:
 def line_about(notice: Notice, *, secret: bool = False) -> LogLine:
     """Make the line of a notice. secret: whether there are secrets, which the error may contain."""
     about = {"entity_id": notice.entity_id, "job_id": notice.job_id}
-    told = {name: value for name, value in about.items() if value is not None}
+    about_present = {name: value for name, value in about.items() if value is not None}
     facts = dict(notice.facts)
     trace = facts.pop("traceback", None)
-    fields = {**facts, "timestamp": iso(notice.at), **told, "text": notice.text}
+    fields = {**facts, "timestamp": iso(notice.at), **about_present, "text": notice.text}
     error = None if trace is None or secret else notice.error
     return LogLine(notice.severity, notice.event, notice.text, fields, notice.entity_id, trace, error)
 
@@ -186,8 +186,8 @@ class LastResort:
         line = replace(line, text=f"{line.text}{more}", trace=trace, error=None)
         with suppress(Exception):
             if past_logs:
-                told = "\n".join((f"callboard: {line.event}: {line.text}", line.trace or "")).rstrip("\n")
-                print(printable(told), file=sys.stderr, flush=True)
+                printed = "\n".join((f"callboard: {line.event}: {line.text}", line.trace or "")).rstrip("\n")
+                print(printable(printed), file=sys.stderr, flush=True)
             else:
                 text = f"callboard: {line.event}: {line.text}"
                 called(_hand_over, _LIBRARY, LEVELS[line.severity], text, line)
@@ -275,16 +275,16 @@ def _guarded(method: Callable[..., Any], *args: Any, **named: Any) -> Any:
     said_in: Any = getattr(imported("structlog.contextvars"), "_ASYNC_CALLING_STACK", None)
     token: Any = None if said_in is None else said_in.set(_outside())
     try:
-        told = called(method, *args, **named)
+        returned = called(method, *args, **named)
     except Exception as error:
         tell_lost(error)
         return None
     finally:
         if said_in is not None:
             said_in.reset(token)
-    if iscoroutine(told):
-        return _guarded_later(told)
-    return TaskLog(told) if hasattr(told, "bind") else told
+    if iscoroutine(returned):
+        return _guarded_later(returned)
+    return TaskLog(returned) if hasattr(returned, "bind") else returned
 
 
 async def _guarded_later(line: Coroutine[Any, Any, Any]) -> None:

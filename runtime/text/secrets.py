@@ -168,10 +168,10 @@ class Secrets:
         """Return the values of these names, and their mask. Raises SecretMissing."""
         values = {name: self._value(name) for name in names}
         wanted = frozenset(values.values())
-        known = self._masks.get(wanted)
-        mask = Mask(wanted) if known is None else known
+        kept = self._masks.get(wanted)
+        mask = Mask(wanted) if kept is None else kept
         keep_last(self._masks, wanted, mask, MASKS_KEPT)
-        if known is None:
+        if kept is None:
             self.all = Mask(value for hidden in self._masks for value in hidden)
         return values, mask
 

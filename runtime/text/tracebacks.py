@@ -71,8 +71,8 @@ def _formatted(error: BaseException, frames: TracebackType | None) -> str:
     """Format an error with its causes, or without them if their chain may be endless."""
     if _is_whole(error):
         return "".join(traceback.format_exception(type(error), error, frames, limit=-_MOST_FRAMES))
-    told = traceback.format_tb(frames, limit=-_MOST_FRAMES)
-    return "".join(["Traceback (most recent call last):\n", *told, message_of(error, LONGEST_MESSAGE), "\n"])
+    formatted = traceback.format_tb(frames, limit=-_MOST_FRAMES)
+    return "".join(["Traceback (most recent call last):\n", *formatted, message_of(error, LONGEST_MESSAGE), "\n"])
 
 
 def _is_whole(error: BaseException) -> bool:
@@ -87,7 +87,7 @@ def _is_whole(error: BaseException) -> bool:
         if (
             len(seen) > _LONGEST_CHAIN
             or is_vast(one)
-            or any(getattr(kind, name, None) is not known for name, known in _LINKS.items())
+            or any(getattr(kind, name, None) is not standard for name, standard in _LINKS.items())
         ):
             return False
         if issubclass(kind, BaseExceptionGroup):

@@ -238,8 +238,8 @@ def _raised(refusal: RequestRefusal) -> BaseException:
         from ...errors import JobExists, RuntimeClosed  # noqa: PLC0415 - see above
 
         return JobExists(text) if kind == "JobExists" else RuntimeClosed(text)
-    known = _KINDS.get(kind)
-    return RuntimeError(f"{kind}: {text}") if known is None else known(text)
+    made = _KINDS.get(kind)
+    return RuntimeError(f"{kind}: {text}") if made is None else made(text)
 
 
 _KINDS: dict[str, type[BaseException]] = {

@@ -90,12 +90,12 @@ class RayWorker:
     """The actor. Ray calls its public methods in threads; everything else happens on the loop of `_work`."""
 
     def __init__(self, welcome: bytes) -> None:
-        told = self._told = msgspec.msgpack.decode(welcome, type=Welcome)
+        settings = self._told = msgspec.msgpack.decode(welcome, type=Welcome)
         node = own_node()
-        sys.path += [one for one in told.path if one not in sys.path and Path(one or ".").exists()]
-        sys.argv[:] = told.argv
-        be_told_of(told.main, told.folder)
-        os.environ.update(told.environment)
+        sys.path += [one for one in settings.path if one not in sys.path and Path(one or ".").exists()]
+        sys.argv[:] = settings.argv
+        be_told_of(settings.main, settings.folder)
+        os.environ.update(settings.environment)
         os.environ[MARK] = uuid.uuid4().hex
         self._folder = Path(tempfile.mkdtemp(prefix="callboard-ray-"))
         self._out = RayOutbox()
@@ -113,7 +113,7 @@ class RayWorker:
         self._bodies: LoopThread | None = None  # created with the first async function
         self._loop: LoopEngine
         self._body_loop: BodyLoop
-        self._warden = _start_warden(self._folder, told.lease)  # last: a failed actor must leave no warden
+        self._warden = _start_warden(self._folder, settings.lease)  # last: a failed actor must leave no warden
         self._out.put(packed(ActorReady(socket.gethostname(), os.getpid(), str(self._folder), node)))
 
     # -- called by Ray -------------------------------------------------------------------------------------------------
@@ -152,15 +152,15 @@ class RayWorker:
     async def _look(self) -> None:
         """Send output while it is being printed."""
         while True:
-            watched = [(token, held) for token, held in self._held.items() if not held.order.on_loop]
+            watched = [(token, call) for token, call in self._held.items() if not call.order.on_loop]
             if not watched:
                 self._begun = anyio.Event()
                 await self._begun.wait()
-            for token, held in watched:
-                engine = self._command if held.order.line is not None else self._process
-                if (last := engine.tail(token)) != held.last:
-                    held.last = last
-                    self._out.put(held.printed)
+            for token, call in watched:
+                engine = self._command if call.order.line is not None else self._process
+                if (last := engine.tail(token)) != call.last:
+                    call.last = last
+                    self._out.put(call.printed)
                     self._out.put(packed(OutputPart(token, last=last)))
             await anyio.sleep(_LOOKS)
 
@@ -179,17 +179,17 @@ class RayWorker:
             found = on_another_machine(begin.function, begin.text)
             order = msgspec.structs.replace(order, begin=msgspec.structs.replace(begin, function=found))
         printed = PrintedFile(order.token, self._folder / f"{order.token}.out", order.output_limit)
-        held = self._held[order.token] = RunningCall(order, printed, Heartbeats())
+        call = self._held[order.token] = RunningCall(order, printed, Heartbeats())
         if self._begun is not None and not order.on_loop:
             self._begun.set()
         try:
             if order.line is not None:
-                self._begin_command(held)
+                self._begin_command(call)
             elif order.on_loop:
                 self._bodies = self._bodies or LoopThread("callboard-bodies", self._open_bodies)
-                self._bodies.post(self._begin_on_loop, held, order.begin)
+                self._bodies.post(self._begin_on_loop, call, order.begin)
             else:
-                self._begin_in_process(held, order.begin)
+                self._begin_in_process(call, order.begin)
         except Exception as error:
             self._over(_failed(order.token, error))
 
@@ -223,45 +223,45 @@ class RayWorker:
         self._process.start(call, self._over, self._beat)
 
     def _stop(self, stop: Stop) -> None:
-        held = self._held.get(stop.token)
-        if held is None:
+        call = self._held.get(stop.token)
+        if call is None:
             return
-        if held.order.on_loop:
+        if call.order.on_loop:
             if self._bodies is not None:
                 self._bodies.post(self._stop_on_loop, stop)
         else:
-            engine = self._command if held.order.line is not None else self._process
+            engine = self._command if call.order.line is not None else self._process
             engine.stop(stop.token, force=stop.force)
 
     def _answer(self, token: int, answered: RequestAnswer) -> None:
-        held = self._held.get(token)
-        if held is not None and held.proxy is not None:
-            held.proxy.answered(answered)
-        elif held is not None:
+        call = self._held.get(token)
+        if call is not None and call.proxy is not None:
+            call.proxy.answered(answered)
+        elif call is not None:
             self._process.answer(answered)
 
     # -- events of running calls, on the loop --------------------------------------------------------------------------
 
     def _over(self, outcome: Outcome) -> None:
-        held = self._held.pop(outcome.token, None)
-        if held is None:
+        call = self._held.pop(outcome.token, None)
+        if call is None:
             return
-        if (process_number := held.process_number) is not None:
+        if (process_number := call.process_number) is not None:
             self._lives[process_number] += (
                 outcome.status == "lost"
             )  # the process has ended: the number gets another process
             heapq.heappush(self._free, process_number)
-        if held.results is not None:
-            held.results.unlink(missing_ok=True)
-        held.printed.end()
-        self._out.put(held.printed)
+        if call.results is not None:
+            call.results.unlink(missing_ok=True)
+        call.printed.end()
+        self._out.put(call.printed)
         self._out.put(packed(CallEnd(outcome)))
 
     def _beat(self, token: int, details: Any) -> None:
         """Handle a heartbeat, on either loop."""
-        held = self._held.get(token)
-        if held is not None and held.heartbeats.take(details):
-            self._out.put(partial(_heartbeats, token, held.heartbeats))
+        call = self._held.get(token)
+        if call is not None and call.heartbeats.take(details):
+            self._out.put(partial(_heartbeats, token, call.heartbeats))
 
     def _asked(self, _: TaskContext, want: BodyRequest | RequestWithdrawn) -> None:
         self._say(want)
@@ -301,9 +301,9 @@ class RayWorker:
         self._loop.stop(stop.token, force=stop.force)
 
     def _over_on_loop(self, outcome: Outcome) -> None:
-        held = self._held.get(outcome.token)
-        if held is not None and held.flow is not None:
-            outcome = msgspec.structs.replace(outcome, unasked=held.flow.end())
+        call = self._held.get(outcome.token)
+        if call is not None and call.flow is not None:
+            outcome = msgspec.structs.replace(outcome, unasked=call.flow.end())
         self._work.post(self._over, outcome)
 
 

@@ -132,15 +132,15 @@ class Unpacker:
 
     def feed(self, data: bytes) -> list[bytes]:
         """Add the next bytes. Returns the frames that are now complete, not yet decoded."""
-        held = self._held
-        held += data
+        received = self._held
+        received += data
         bodies: list[bytes] = []
         start = 0
-        while len(held) - start >= _HEAD:
-            end = start + _HEAD + int.from_bytes(held[start : start + _HEAD], "little")
-            if end > len(held):
+        while len(received) - start >= _HEAD:
+            end = start + _HEAD + int.from_bytes(received[start : start + _HEAD], "little")
+            if end > len(received):
                 break
-            bodies.append(bytes(held[start + _HEAD : end]))
+            bodies.append(bytes(received[start + _HEAD : end]))
             start = end
-        del held[:start]
+        del received[:start]
         return bodies

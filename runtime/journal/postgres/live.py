@@ -101,11 +101,11 @@ def write_progress(connection: Connection, me: int, told: Sequence[LiveProgress]
 
 def read_progress(connection: Connection, tasks: Sequence[int]) -> dict[int, tuple[int, Progress]]:
     """The progress of these tasks, as far as nodes have written it, each with the token of its attempt."""
-    told: dict[int, tuple[int, Progress]] = {}
+    newest: dict[int, tuple[int, Progress]] = {}
     for task, token, progress in connection.execute(_READ, [list(tasks)]):
         with suppress(msgspec.MsgspecError):  # of another version
-            told[task] = token, _PROGRESS.decode(progress)
-    return told
+            newest[task] = token, _PROGRESS.decode(progress)
+    return newest
 
 
 def write_text(connection: Connection, me: int, parts: Sequence[LiveText], cuts: Sequence[TextPlace]) -> None:

@@ -95,8 +95,8 @@ class PostgresMedium:
     def failed(self, error: Exception) -> str:
         """Return the reason in words. The connection is dropped: the next one may be to another server."""
         self._close()
-        told = refusal(self._address, cast("Error", error)) if isinstance(error, driver().Error) else error
-        return str(told).removeprefix(f"Cannot use {self._address}: ").rstrip(".") or type(error).__name__
+        reason = refusal(self._address, cast("Error", error)) if isinstance(error, driver().Error) else error
+        return str(reason).removeprefix(f"Cannot use {self._address}: ").rstrip(".") or type(error).__name__
 
     def close(self) -> None:
         """Close the connection."""

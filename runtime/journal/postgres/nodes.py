@@ -207,16 +207,16 @@ class PostgresCluster:
         return renewal
 
     def _renew(self, last: int, connection: Connection) -> LeaseRenewal:
-        known, before = self.known, self.known.numbers
+        view, before = self.known, self.known.numbers
         values = {
-            "me": known.node, "session": known.session, "last": last, "anew": self._lease_link.made != self._renewed_on,
+            "me": view.node, "session": view.session, "last": last, "anew": self._lease_link.made != self._renewed_on,
         }  # fmt: skip
         row = connection.execute(statements.BEAT.encode(), values).fetchone()
         if row is None:
             raise LeaseLost
         awake, epoch, entry, acts = row
-        known.compare(before, (epoch, entry, acts))
-        known.rise(epoch)
+        view.compare(before, (epoch, entry, acts))
+        view.rise(epoch)
         self._renewed_on = self._lease_link.made
         dead = self._dead(connection)
         values = {"me": self.node, "lease": self._lease, "awake": awake, "dead": dead}

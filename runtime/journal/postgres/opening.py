@@ -105,11 +105,11 @@ def connect(
 
 
 def _set_up(address: Address, connection: Connection, limits: list[str], another: Callable[[], Connection]) -> None:
-    told = connection.info.backend_pid
-    row = connection.execute(_SET_UP, [told, False, address.schema, *limits]).fetchone()
-    if row is not None and row[0] != told:
+    backend = connection.info.backend_pid
+    row = connection.execute(_SET_UP, [backend, False, address.schema, *limits]).fetchone()
+    if row is not None and row[0] != backend:
         refuse_shared(address, connection, another)
-        connection.execute(_SET_UP, [told, True, address.schema, *limits])
+        connection.execute(_SET_UP, [backend, True, address.schema, *limits])
 
 
 def names_several(address: Address) -> bool:
@@ -161,15 +161,15 @@ def version_of(connection: Connection, address: Address) -> int:
 
 def check_version(connection: Connection, address: Address) -> None:
     """Check the journal's version. Raises JournalMissing, JournalTooNew, JournalError for an older one."""
-    known, version = len(_migrations()), version_of(connection, address)
-    if version == known:
+    ours, version = len(_migrations()), version_of(connection, address)
+    if version == ours:
         return
     if version == 0:
         raise JournalMissing(f"There is no journal in {address} yet. Make it: `callboard migrate` with that address.")
-    if version > known:
-        raise _too_new(address, version, known)
+    if version > ours:
+        raise _too_new(address, version, ours)
     raise JournalError(
-        f"{address} was written by an older Callboard (its version is {version}, this one's is {known}). Stop all that "
+        f"{address} was written by an older Callboard (its version is {version}, this one's is {ours}). Stop all that "
         "use it, then run `callboard migrate` with that address."
     )
 
@@ -308,8 +308,8 @@ _DAMAGED = ("42", "XX", "0A")
 
 def refusal(address: Address, error: psycopg.Error) -> JournalError:
     """Make the error that explains an error of PostgreSQL: its meaning, and what to do."""
-    told = ": ".join(filter(None, (error.diag.message_primary, error.diag.message_detail)))
-    said = " ".join((told or str(error)).split())  # without the position in our functions
+    message = ": ".join(filter(None, (error.diag.message_primary, error.diag.message_detail)))
+    said = " ".join((message or str(error)).split())  # without the position in our functions
     if isinstance(error, driver().ProgrammingError) and error.sqlstate is None:  # the text repeats the unreadable input
         return JournalMissing(
             f"Cannot use {address}: PostgreSQL does not understand the address. Check each part of it."
@@ -318,7 +318,7 @@ def refusal(address: Address, error: psycopg.Error) -> JournalError:
     kind, advice = _BY_STATE.get(state, (None, ""))
     if kind is None and is_lost(error):
         kind, advice = next(
-            (told for words, told in _BY_WORDS.items() if words in said),
+            (message for words, message in _BY_WORDS.items() if words in said),
             (JournalUnwritable, "it cannot be reached. Check that it runs, and the address"),
         )
     if kind is None and state and not state.startswith(_DAMAGED):

@@ -253,8 +253,8 @@ def give_back(connection: Connection, me: int, jobs: Iterable[int], channel: str
     if given:
         connection.execute(_UNCLAIM, values | {"jobs": given})
         favoured = _one(connection, _FAVOURED, values)
-        told = {"channel": channel, "favoured": favoured, "favoured_for": FAVOURED}
-        connection.execute(_GIVEN, values | told)
+        notified = {"channel": channel, "favoured": favoured, "favoured_for": FAVOURED}
+        connection.execute(_GIVEN, values | notified)
         others = len(favoured) or max(1, _one(connection, _LIVING, values) - 1)
         connection.execute(_SHARE, {"gone": [heir], "living": others})
     return given

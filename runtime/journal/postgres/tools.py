@@ -92,7 +92,7 @@ def share(
     """Decide a node's parts of the limits of tools. Raises LeaseLost."""
     names = {plain(tool): tool for tool in wants}
     values = {"me": node.node, "tools": sorted(names), "channel": channel}
-    told: dict[str, ToolClaim] = {}
+    shares: dict[str, ToolClaim] = {}
     with connection.transaction():
         if connection.execute(_ME, values).fetchone() is None:
             raise LeaseLost
@@ -107,20 +107,20 @@ def share(
             elif whose is not None:
                 claims[tool][whose] = _CLAIM.decode(claim)
         rings = False
-        for tool, known in claims.items():
-            mine, ring = portion(name, wants[names[tool]], known, now, gone[tool])
+        for tool, claims_of_tool in claims.items():
+            mine, ring = portion(name, wants[names[tool]], claims_of_tool, now, gone[tool])
             rings = rings or ring
-            told[names[tool]] = mine
+            shares[names[tool]] = mine
             this = {"tool": tool, "me": node.node, "claim": msgspec.json.encode(mine).decode()}
             if not mine.empty:
                 connection.execute(_CLAIM_IT, this)
-            elif name in known:
+            elif name in claims_of_tool:
                 connection.execute("DELETE FROM tool_claims WHERE tool = %(tool)s AND node = %(me)s", this)
         if rings:
             connection.execute("SELECT pg_notify(%(channel)s, 'tools')", values)
         acted = node.act(connection)
     node.acted(acted)
-    return told
+    return shares
 
 
 def limited(connection: Connection, tools: Sequence[str]) -> frozenset[str]:

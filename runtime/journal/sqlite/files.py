@@ -92,11 +92,11 @@ class Files:
         A file that did not exist at the last check is accepted as found: SQLite creates the log and the index late.
         """
         for number, name in enumerate(self._names):
-            status, known = _stat(name), self._known[number]
+            status, opened = _stat(name), self._known[number]
             found = _identity(status)
-            if known is None:
+            if opened is None:
                 self._known[number] = found
-            elif found != known:
+            elif found != opened:
                 raise FilesMoved(f"{Path(name).name} was removed or replaced while it was in use")
             if number == 0 and status is not None:
                 self._folded((status.st_mtime_ns, status.st_size))
@@ -172,8 +172,8 @@ class Files:
 
         SQLite would leave them, and use them for the present database.
         """
-        for name, known in zip(self._names[1:], self._known[1:], strict=True):
-            if known is not None and _identity(_stat(name)) == known:
+        for name, opened in zip(self._names[1:], self._known[1:], strict=True):
+            if opened is not None and _identity(_stat(name)) == opened:
                 Path(name).unlink()
 
     def fold(self, connection: sqlite3.Connection) -> None:

@@ -161,8 +161,8 @@ class Postgres:
     def at(self, number: str, *, iso: bool) -> str:
         """A time as text."""
         shape = 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"' if iso else "YYYY-MM-DD HH24:MI:SS.MS"
-        known = f"CASE WHEN {number} BETWEEN -62135596800 AND 253402300799.999 THEN {number} END"  # else it raises
-        return f"to_char(to_timestamp({known}) AT TIME ZONE 'UTC', '{shape}')"
+        bounded = f"CASE WHEN {number} BETWEEN -62135596800 AND 253402300799.999 THEN {number} END"  # else it raises
+        return f"to_char(to_timestamp({bounded}) AT TIME ZONE 'UTC', '{shape}')"
 
     def moment(self, place: int, *, iso: bool) -> str:
         """A column that is a time, as text."""

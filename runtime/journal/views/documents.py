@@ -124,8 +124,8 @@ def _word(phase: str, shown: str, words: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def _view(name: str, columns: Mapping[str, str], source: str) -> str:
-    told = ",\n  ".join(f"{value} AS {column}" for column, value in columns.items())
-    return f"CREATE VIEW {name} AS SELECT\n  {told}\n  FROM {source};\n"
+    columns_as = ",\n  ".join(f"{value} AS {column}" for column, value in columns.items())
+    return f"CREATE VIEW {name} AS SELECT\n  {columns_as}\n  FROM {source};\n"
 
 
 def _waits_to_retry(state: str, before: str, word: str, otherwise: str) -> str:
@@ -191,7 +191,7 @@ class _Views:
             "created": f"{self.before} IS NULL",
         }  # fmt: skip
         shown = ", ".join(f"{value} AS {column}" for column, value in inside.items())
-        told = ",\n  ".join(f"{value} AS {column}" for column, value in columns.items())
+        columns_as = ",\n  ".join(f"{value} AS {column}" for column, value in columns.items())
         source = (
             "(\n    SELECT *, lag(word) OVER (PARTITION BY owner ORDER BY n) AS before"
             f" FROM (SELECT {shown} FROM {self.sql.chunks} WHERE {self.kind} = '{kind}') AS said\n  ) AS trail"
@@ -209,7 +209,7 @@ class _Views:
                 f"\n    FROM (SELECT *, CASE {cases} END AS middle FROM {source}) AS parted, {steps}\n  ) AS stepped"
             )
         begins = "".join(f" AND before <> '{word}'" for word in ended)
-        return f"CREATE VIEW {name} AS SELECT {told}\n  FROM {source}\n  WHERE before <> word{begins};\n"
+        return f"CREATE VIEW {name} AS SELECT {columns_as}\n  FROM {source}\n  WHERE before <> word{begins};\n"
 
     def all(self) -> str:
         return self.pipeline() + self.guarded() + self.fleet()

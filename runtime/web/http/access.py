@@ -192,10 +192,10 @@ def tokens_from_file(path: Path) -> list[Token]:
     if os.name == "posix" and mode & 0o077:
         raise ValueError(f"other users may read {path}, which holds secrets: run `chmod 600 {path}`")
     try:
-        told: Any = tomllib.loads(path.read_text("utf-8"))
+        settings: Any = tomllib.loads(path.read_text("utf-8"))
     except ValueError as error:  # the error's text names the place, and shows no content
         raise ValueError(f"{path} is not valid TOML: {error}") from None
-    return _tokens(told.get("tokens"), f"{path}, under [[tokens]]")
+    return _tokens(settings.get("tokens"), f"{path}, under [[tokens]]")
 
 
 def tokens_from(environment: Mapping[str, str]) -> list[Token]:
@@ -204,10 +204,10 @@ def tokens_from(environment: Mapping[str, str]) -> list[Token]:
     if not text:
         return []
     try:
-        told: Any = msgspec.json.decode(text)
+        tokens: Any = msgspec.json.decode(text)
     except ValueError:
         raise ValueError(f"{VARIABLE} is not valid JSON") from None
-    return _tokens(told, VARIABLE)
+    return _tokens(tokens, VARIABLE)
 
 
 def _tokens(told: object, where: str) -> list[Token]:

@@ -56,12 +56,12 @@ def _asset(path: Path) -> Asset:
 
 def serving() -> HTTPRouteHandler:
     """Make the handler of the page's files."""
-    held = assets()
+    files = assets()
 
     @get(["/", "/{path:path}"], include_in_schema=False, opt={"scope": PUBLIC})
     async def get_page(request: Request[Any, Any, Any]) -> Response[bytes]:
         path = request.scope["path"].strip("/") or "index.html"
-        if (found := held.get(path)) is None:
+        if (found := files.get(path)) is None:
             raise not_found("page", path, "this board")
         headers = {"ETag": found.etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
         if request.headers.get("if-none-match") == found.etag:

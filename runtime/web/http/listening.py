@@ -56,8 +56,8 @@ class ListeningSockets:
             if len(self._known) == KEPT:
                 self._known.clear()
             self._known[address] = self._look(address)
-        known = self._known[address]
-        if known is None or _inode(known[0]) == known[1]:
+        bound = self._known[address]
+        if bound is None or _inode(bound[0]) == bound[1]:
             return False
         again = self._look(address)
         if again is not None:  # another server has begun to listen there

@@ -172,6 +172,6 @@ def _of_its_task(services: RuntimeServices, task: TaskRecord) -> list[str]:
 
 def _cancels(events: Iterable[str]) -> set[str]:
     """Return whether an entity with these events can be cancelled, and whether only with force."""
-    known = set(events)
-    words: set[str] = {"cancel"} if known & {E.CANCEL, E.CANCEL_GRACEFUL} else set()
-    return words | {"cancel_force"} if known & {E.CANCEL, E.CANCEL_FORCE} else words
+    possible = set(events)
+    words: set[str] = {"cancel"} if possible & {E.CANCEL, E.CANCEL_GRACEFUL} else set()
+    return words | {"cancel_force"} if possible & {E.CANCEL, E.CANCEL_FORCE} else words

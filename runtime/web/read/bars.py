@@ -69,5 +69,5 @@ class Bars:
 
 
 def _phase(row: Transitioned, lifecycle: str | None) -> str:
-    known = None if lifecycle is None else LIFECYCLES.get(lifecycle, {}).get("task")
-    return str(row.phase) if known is None else str(known.phase(row.to_state))
+    declared = None if lifecycle is None else LIFECYCLES.get(lifecycle, {}).get("task")
+    return str(row.phase) if declared is None else str(declared.phase(row.to_state))

@@ -102,14 +102,14 @@ def _accepts(board: Board) -> bool:
 @get("/api/metrics", operation_id="get_metrics")
 async def get_metrics(board: TheBoard) -> MetricsView:
     """All metrics of the runtime."""
-    told = board.runtime.metrics()
+    metrics = board.runtime.metrics()
     return MetricsView(
         [
             MetricView(
                 series.name, series.text, "counter" if series.counts else "gauge", series.unit,
                 [
                     Sample(dict(zip(series.labels, labels, strict=True)), number)
-                    for labels, number in series.values(told).items()
+                    for labels, number in series.values(metrics).items()
                 ],
             )
             for series in SERIES

@@ -163,12 +163,12 @@ async def get_graph(board: TheBoard, job: JobPath) -> Graph:
     if plan is None or record.workstream is None:
         return Graph(record.runs, [], [], [], [], [], [], [])
     missing = len(plan.names) - len(states)  # tasks that are still being created
-    told = [*states, *[("pending", "pending")] * missing]
+    shown = [*states, *[("pending", "pending")] * missing]
     progress = board.services.live.progress_in(record.workstream)
     if not progress and await board.services.jobs.is_elsewhere(record.id):
         progress = await progress_in(board.services, record.stream, plan, states)
     return Graph(
-        record.runs, plan.names, [state for state, _ in told], [phase for _, phase in told], plan.layers,
+        record.runs, plan.names, [state for state, _ in shown], [phase for _, phase in shown], plan.layers,
         plan.depends_on, plan.after, plan.optional, progress,
     )  # fmt: skip
 

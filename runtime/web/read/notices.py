@@ -60,8 +60,8 @@ async def list_notices(
 
 
 def _view(record: NoticeRecord) -> NoticeView:
-    told = msgspec.structs.asdict(record)
-    return NoticeView(id=told.pop("key"), **told)
+    fields = msgspec.structs.asdict(record)
+    return NoticeView(id=fields.pop("key"), **fields)
 
 
 HANDLERS = [list_notices]

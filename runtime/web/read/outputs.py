@@ -56,8 +56,8 @@ def _read(output: Output, wanted: str | None, headers: Mapping[str, str]) -> Res
             raise not_found("output", output.name, "its folder: it was removed") from None
         raise
     with os.fdopen(handle, "rb") as file:
-        told = os.fstat(file.fileno())
-        length, etag = told.st_size, f'"{output.name}-{told.st_size}-{told.st_mtime_ns}"'
+        status = os.fstat(file.fileno())
+        length, etag = status.st_size, f'"{output.name}-{status.st_size}-{status.st_mtime_ns}"'
         if headers.get("if-none-match") == etag:
             return Response(b"", status_code=304, headers={"ETag": etag})
         if wanted is not None and headers.get("if-range", etag) != etag:

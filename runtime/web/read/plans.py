@@ -60,10 +60,10 @@ class Plans:
 
     async def of(self, job_id: str, stream: int) -> Plan | None:
         """Return the plan of the run with that key; None if the journal no longer has its specification."""
-        known = self._kept.get(stream)
-        if known is not None:
+        kept = self._kept.get(stream)
+        if kept is not None:
             self._kept.move_to_end(stream)
-            return known
+            return kept
         actor = self._services.jobs.living(job_id)
         if actor is not None and actor.record.stream == stream:
             spec = actor.spec

@@ -101,9 +101,9 @@ def missing(numbers: list[tuple[int, int]]) -> Gap:
 
 
 def _notice(notice: Notice) -> bytes:
-    told: dict[str, Any] = {name: getattr(notice, name) for name in notice.__struct_fields__}
+    fields: dict[str, Any] = {name: getattr(notice, name) for name in notice.__struct_fields__}
     try:
-        told["error"] = None if notice.error is None else message_of(notice.error, 2_000)
-        return called(encode_readable, told)
+        fields["error"] = None if notice.error is None else message_of(notice.error, 2_000)
+        return called(encode_readable, fields)
     except Exception:  # facts and errors come from user code, and reading them may raise anything
-        return encode_readable({**told, "facts": {}, "error": None})
+        return encode_readable({**fields, "facts": {}, "error": None})

@@ -213,8 +213,8 @@ def _asked(
             except ValueError as error:
                 found.append(FoundWrong(name, str(error)))
         elif name not in {"after", "notices"}:
-            known = ", ".join((*_FILTERS, "notices", "after"))
-            found.append(FoundWrong(name, f"there is no filter {name[:60]!r}; there are: {known}"))
+            allowed = ", ".join((*_FILTERS, "notices", "after"))
+            found.append(FoundWrong(name, f"there is no filter {name[:60]!r}; there are: {allowed}"))
     if not found:
         try:
             wanted_by(filters)  # type: ignore[arg-type]

@@ -107,8 +107,8 @@ class EmittedText:
 
 def _frame(part: str | Dropped, token: int, place: int) -> bytes:
     if isinstance(part, Dropped):
-        told = Missing(part.count, f"{part.count:,} characters are missing here")
-        return b"event: gap\nid: %d-%d\ndata: %b\n\n" % (token, place, encode_readable(told))
+        missing = Missing(part.count, f"{part.count:,} characters are missing here")
+        return b"event: gap\nid: %d-%d\ndata: %b\n\n" % (token, place, encode_readable(missing))
     return b"event: text\nid: %d-%d\ndata: %b\n\n" % (token, place, encode_readable(Part(part)))
 
 

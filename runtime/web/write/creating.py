@@ -264,8 +264,8 @@ async def _submit_child(
     services: RuntimeServices, said: NewJob, workstream: Workstream, name: str, key: str | None
 ) -> Submitted:
     """Submit a child job for the running task of its parent."""
-    if (known := await _child_of(services, said.parent_job_id or "", workstream, name)) is not None:
-        return Submitted(known, made=False)
+    if (child := await _child_of(services, said.parent_job_id or "", workstream, name)) is not None:
+        return Submitted(child, made=False)
     parent = services.jobs.living(said.parent_job_id or "")
     if parent is None:
         await services.jobs.find(said.parent_job_id or "")  # raises if there is no such job

@@ -56,10 +56,10 @@ def read_whole(body: bytes, kind: type[S]) -> S:
     given = _json(body)
     said, found = read({} if given is None else given, kind)
     wrong = [FoundWrong(one.where, one.message, one.suggestion) for one in found]
-    told = {one.where for one in wrong}
+    places = {one.where for one in wrong}
     for name, check in CHECKS.items():
         value = getattr(said, name, None)
-        if value is None or name in told:
+        if value is None or name in places:
             continue
         try:
             check(value)
