@@ -77,8 +77,12 @@ def test_a_deliberate_bug_is_found(mutation: Mutation, tmp_path: Path) -> None:
 
 
 def copy_to(folder: Path) -> Path:
-    """The library and the simulation, in another folder."""
-    ignored = shutil.ignore_patterns("__pycache__")
+    """The library and the simulation, in another folder, with what this Python has compiled of them."""
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        compiled = f".{sys.implementation.cache_tag}.pyc"
+        return {name for name in names if folder.endswith("__pycache__") and not name.endswith(compiled)}
+
     package = folder / "src" / "callboard"
     package.mkdir(parents=True)
     for name in SOURCES:

@@ -250,16 +250,17 @@ def task_actors() -> int:
 async def test_what_a_runtime_holds_does_not_grow_with_what_has_ended(
     kind: Callable[[Runtime, int], Awaitable[None]],
 ) -> None:
+    count = 2 * FEW if kind is secrets else MANY  # each takes 10 ms
     stays, of_others = Worker("stays", engine="loop", capacity=100), task_actors()
     workers = (stays, Worker("commands", engine="command", capacity=1))
     async with Runtime(workers=workers, secrets=lambda name: f"the value of {name}") as runtime:
         runtime.on_trouble = lambda _: None
         runtime.spawn(MachineActor(DOOR), name="front")
-        await many(runtime, kind, 0, MANY)
+        await many(runtime, kind, 0, count)
         before = held_by(runtime, runtime.journal)
-        await many(runtime, kind, MANY, MANY)
+        await many(runtime, kind, count, count)
         after = held_by(runtime, runtime.journal)
-        grown = {name: (before[name], number) for name, number in after.items() if number > before[name] + MANY / 2}
+        grown = {name: (before[name], number) for name, number in after.items() if number > before[name] + count / 2}
         grown.pop("Timers.heap", None)  # those that were cancelled, up to a thousand
         assert grown == {}
     assert task_actors() < of_others + 10
@@ -323,8 +324,8 @@ async def test_a_journal_in_memory_forgets_what_nothing_runs_by_any_more(monkeyp
     monkeypatch.setattr(memory, "ENDED_MACHINES", FEW)
     counted = []
     async with Runtime() as runtime:
-        for begin in (0, MANY):
-            await many(runtime, kinds_of_machines, begin, MANY)
+        for begin in (0, 2 * FEW):
+            await many(runtime, kinds_of_machines, begin, 2 * FEW)
             counted.append(held_by(runtime.journal)["MemoryJournal._specs"])
         again = runtime.spawn(MachineActor(DOOR), name="front")
         await run(runtime, flow(Task("t", run=works)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -120,15 +120,6 @@ REFUSALS = [
     pause_what_has_ended, fire_what_is_not_possible, fire_it_with_a_key, tell_it, submit_another_under_its_id,
     asks(Fails), asks(FailsLater), offer_to_one_that_stops, run_a_body_that_raises,
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _only_what_is_new_is_counted() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction] - pytest uses it
-    """To go through all that thousands of other tests have left would take seconds, each time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("prepare", REFUSALS, ids=lambda prepare: prepare.__name__)
