@@ -140,7 +140,7 @@ class FlowSource(Protocol):
         """
         ...
 
-    def changed(self, token: int) -> FlowChanged | None:
+    def changed(self, token: int, /) -> FlowChanged | None:
         """The error of a call of that attempt's body that the kept steps contradict, whatever the body did with it."""
         ...
 

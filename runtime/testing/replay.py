@@ -122,13 +122,14 @@ def check_replay(
 
 def _read(history: str | os.PathLike[str] | Iterable[StepRecord]) -> FlowHistory:
     if not isinstance(history, str | os.PathLike):
-        steps: list[Any] = [] if isinstance(history, Mapping) else list(history)
-        wrong = [history] if isinstance(history, Mapping) else [one for one in steps if not isinstance(one, StepRecord)]
-        if wrong:
-            raise TypeError(
-                "a history is the path of a file, or the steps of a task (`await job.task(name).steps()`); this is, or "
-                f"has in it, a {type(wrong[0]).__name__}"
-            )
+        given: list[object] = [history] if isinstance(history, Mapping) else list(history)
+        steps = [one for one in given if isinstance(one, StepRecord)]
+        for one in given:
+            if not isinstance(one, StepRecord):
+                raise TypeError(
+                    "a history is the path of a file, or the steps of a task (`await job.task(name).steps()`); this "
+                    f"is, or has in it, a {type(one).__name__}"
+                )
         return FlowHistory(steps=steps)
     with open(history, "rb") as file:  # noqa: PTH123 - any path
         text = file.read()
