@@ -158,6 +158,13 @@ def hook_findings(hook: Hook) -> list[Finding]:
     return _checked(hook, Hook, lambda checker, value: checker.called(value, ("check",)), None)[1]
 
 
+def retry_findings(retry: Retry) -> list[Finding]:
+    """All faults of a retry that is not journaled, such as a step's: its `wait` may be any function."""
+    if callable(retry.wait) and not is_strategy(retry.wait) and not answers_later(retry.wait):
+        retry = msgspec.structs.replace(retry, wait=None)
+    return _checked(retry, Retry, lambda checker, value: checker.retry(value, ("retry",)), None)[1]
+
+
 def approval_problems(rule: Approval, *, bodies: Bodies | None = None) -> list[Finding]:
     """All faults of an approval; `bodies` as for `findings`."""
     return _checked(rule, Approval, lambda checker, value: approval_findings(checker, value, ()), bodies)[1]

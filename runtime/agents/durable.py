@@ -22,13 +22,13 @@ from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import FunctionToolset
 
 from ...actors.spec.model import Approval, Retry
-from ...actors.times import Duration, seconds
+from ...actors.times import Duration
 from ...machines.keywords import did_you_mean
 from ..dispatch.abandoned_threads import running_body
 from ..engines.steps import inside, present_flow
 from .capability import Durability
 from .events import emitting
-from .policies import Policies, ToolPolicy
+from .policies import Policies, ToolPolicy, check_policies
 from .run_steps import RunSteps
 
 if TYPE_CHECKING:
@@ -63,16 +63,17 @@ def durable(
     event_stream_handler: gets the events of models and tools while they happen; those of a replay are not told again.
     emit: stream the text of the model by `task.emit`, while it answers.
 
+    Raises TypeError and ValueError for a policy that cannot be: SpecificationError with all that is wrong in a retry or
+    an approval.
+
     Outside of flows, and inside the function of a step, the result is the agent as it was.
     """
-    for limit in (model_timeout, tool_timeout, *(policy.timeout for policy in (tools or {}).values())):
-        if limit is not None:
-            seconds(limit)  # raises now for what is no duration
     policies = Policies(
         model=ToolPolicy(retry=model_retry, timeout=model_timeout, tool=model_tool),
         tool=ToolPolicy(retry=tool_retry, timeout=tool_timeout, approval=approval),
         tools=dict(tools or {}),
     )
+    check_policies(policies)
     return DurableAgent(agent, policies, name, event_stream_handler, emit)
 
 

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...actors.spec.model import Approval, Retry
-from ...actors.times import Duration
+from ...actors.spec.validate import SpecificationError, approval_problems
+from ...actors.times import Duration, seconds
+from ...actors.user_code import shown
+from ..engines.steps import checked_retry, checked_tool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,3 +49,27 @@ class Policies:
             tool=own.tool,
             durable=own.durable,
         )
+
+
+def check_policies(policies: Policies) -> None:
+    """Refuse what no policy can be. Raises TypeError and ValueError, which name the policy."""
+    of = {"its model": policies.model, "its tools": policies.tool}
+    of |= {f"its tool {name!r:.80}": policy for name, policy in policies.tools.items()}
+    for whose, policy in of.items():
+        _check(f"the agent's policy for {whose}", policy)
+
+
+def _check(about: str, policy: object) -> None:
+    if not isinstance(policy, ToolPolicy):
+        raise TypeError(f"{about} is a ToolPolicy, not {shown(policy, 60)}")
+    if policy.retry is not None:
+        checked_retry(policy.retry, about)
+    if policy.timeout is not None:
+        seconds(policy.timeout)
+    if policy.tool is not None:
+        checked_tool(policy.tool, f"the tool of {about}")
+    rule: object = policy.approval
+    if rule is not None and not isinstance(rule, Approval):
+        raise TypeError(f"the approval of {about} is an Approval, not {shown(rule, 60)}")
+    if rule is not None and (found := approval_problems(rule)):
+        raise SpecificationError(found, f"the approval of {about}")

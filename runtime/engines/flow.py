@@ -51,6 +51,7 @@ from ...actors.messages.errors import (
 from ...actors.messages.inputs import CallEnded
 from ...actors.records.step import PUBLISH, RECEIVE, SEND, VERSION, StepRecord
 from ...actors.spec.backoff import delay
+from ...actors.spec.limits import attempts
 from ...actors.user_code import contained, is_a
 from ..functions.import_paths import same_names, spoken
 from ..values import LARGEST, NotSerialisable, checked
@@ -537,8 +538,7 @@ class Flow:
     def _wait(self, step: Step[..., Any], failed: StepRecord, error: Exception) -> float | None:
         """Seconds before the next try; None if there is none."""
         retry = step.retry
-        most = retry.max_attempts or (1 if retry.max_retries is None else retry.max_retries + 1)
-        if failed.tries >= most or is_a(error, Permanent) or is_a(error, NotSerialisable):
+        if failed.tries >= attempts(retry) or is_a(error, Permanent) or is_a(error, NotSerialisable):
             return None
         asked = error.seconds if isinstance(error, RetryAfter) else None
         return delay(retry, failed.tries, self.flows.random, asked)

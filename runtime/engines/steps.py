@@ -25,7 +25,7 @@ from ...actors.records.step import StepRecord
 from ...actors.spec.model import Retry
 from ...actors.spec.names import name_problem
 from ...actors.times import Duration, seconds
-from ...actors.user_code import is_a, plain_text
+from ...actors.user_code import is_a, plain_text, shown
 from ..dispatch.abandoned_threads import running_body
 from ..functions.import_paths import named as module_name
 from ..functions.signatures import is_async
@@ -204,9 +204,9 @@ class Step(Generic[P, R]):
         path: str = getattr(named, "__qualname__", "")
         self.name = _checked(path.rpartition(".")[2] if name is None else name, named=name is not None)
         self.path = name or f"{module_name(str(getattr(named, '__module__', '')))}:{path}"
-        self.retry = retry
+        self.retry = checked_retry(retry, f"step {self.name!r}")
         self.timeout = None if timeout is None else seconds(timeout)
-        self.tool = None if tool is None else _checked_tool(tool)
+        self.tool = None if tool is None else checked_tool(tool, "the tool of a step")
         self.on_loop = is_async(func)
         if timeout is not None and not self.on_loop:
             raise TypeError(
@@ -332,10 +332,26 @@ def _checked(name: str, *, named: bool) -> str:
     return name
 
 
-def _checked_tool(tool: object) -> str:
-    tool = plain_text(tool, "the tool of a step")
+def checked_retry(retry: object, about: str) -> Retry:
+    """The retry, if it is one that a step can have. about: whose it is, for the error.
+
+    Raises TypeError for what is no Retry, and SpecificationError, a ValueError, with all that is wrong in it.
+    """
+    if not isinstance(retry, Retry):
+        raise TypeError(f"the retry of {about} is a Retry, not {shown(retry, 60)}")
+    if retry is not ONCE:
+        from ...actors.spec.validate import SpecificationError, retry_findings  # noqa: PLC0415 - not for plain steps
+
+        if found := retry_findings(retry):
+            raise SpecificationError(found, about)
+    return retry
+
+
+def checked_tool(tool: object, what: str) -> str:
+    """The name of a tool. what: whose it is, for the error. Raises TypeError for no text, ValueError for no name."""
+    tool = plain_text(tool, what)
     if problem := name_problem(tool):
-        raise ValueError(f"the tool of a step: the name {tool!r:.80} {problem}")
+        raise ValueError(f"{what}: the name {tool!r:.80} {problem}")
     return tool
 
 

@@ -420,6 +420,22 @@ async def test_a_tool_that_takes_too_long_is_stopped() -> None:
     assert await ran(body) == "stopped"
 
 
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        ({"model_retry": 3}, "policy for its model is a Retry, not 3"),
+        ({"tool_retry": Retry(max_attempts=0)}, "policy for its tools:\n.*at least 1, not 0"),
+        ({"model_tool": "a/b"}, "policy for its model: the name 'a/b' holds '/'"),
+        ({"approval": Approval(people=0)}, "people: must be at least 1"),
+        ({"tools": {"a": None}}, "policy for its tool 'a' is a ToolPolicy, not None"),
+        ({"tools": {"a": ToolPolicy(approval=2)}}, "is an Approval, not 2"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_can_be_no_policy_is_refused_at_once(policy: dict[str, Any], told: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=told):
+        durable(Agent(TestModel()), **policy)
+
+
 def test_a_limit_that_is_no_duration_is_refused_at_once() -> None:
     for wrong in ({"model_timeout": "soon"}, {"tool_timeout": -1}, {"tools": {"a": ToolPolicy(timeout="x")}}):
         with pytest.raises((ValueError, TypeError), match=r"duration|negative|seconds"):

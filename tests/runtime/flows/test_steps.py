@@ -255,6 +255,22 @@ async def test_a_step_is_tried_again_as_its_own_policy_says_and_its_tries_are_ke
     assert (row.name, row.number, row.tries, row.result, row.failed) == ("flaky", 1, 3, 3, False)
 
 
+async def test_a_retry_that_names_no_number_is_five_tries_as_for_a_task(open_runtime: Open) -> None:
+    @step(retry=Retry(wait=lambda number: 0.0 * number))  # any function: nothing of it is journaled
+    async def flaky() -> None:
+        ran.append("flaky")
+        raise ConnectionError("away")
+
+    async def body() -> None:
+        await flaky()
+
+    async with open_runtime() as runtime:
+        runtime.task(name="body")(body)
+        with pytest.raises(AssertionError, match="away"):
+            await run(runtime, "body", retry=Retry(max_attempts=1))
+    assert len(ran) == 5
+
+
 async def test_the_error_of_a_step_can_be_caught_and_is_the_same_in_a_replay(open_runtime: Open) -> None:
     @step
     async def breaks(kind: str) -> None:
@@ -409,6 +425,10 @@ async def test_a_plain_step_on_the_loop_and_steps_in_the_wrong_place_are_refused
         (lambda: step(half), "is a step already"),
         (lambda: step(3), "takes a function"),  # type: ignore[call-overload]
         (lambda: step(half.func, timeout="soon"), "soon"),
+        (lambda: step(half.func, retry=3), "the retry of step 'half' is a Retry, not 3"),  # type: ignore[arg-type]
+        (lambda: step(half.func, retry=Retry(max_attempts=0)), "wrong in step 'half':\n.*at least 1, not 0"),
+        (lambda: step(half.func, retry=Retry(base_delay="1h")), "is above max_delay"),
+        (lambda: step(half.func, retry=Retry(wait=3)), "no wait strategy"),
     ],
 )
 def test_what_can_be_no_step_is_refused_when_it_is_made(make: Callable[[], Any], told: str) -> None:
