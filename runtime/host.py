@@ -17,9 +17,10 @@ import gc
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from ..actors.jobs.job import JobActor, JobOver, JobsTakenOver, jobs_of
 from ..actors.kernel.kernel import Kernel
@@ -62,6 +63,9 @@ from .observation.events import EventBus
 from .observation.metrics import Counting
 from .observation.notices import Notices
 from .text.secrets import Secrets
+
+if TYPE_CHECKING:
+    from ..actors.users.host import Waiter
 
 MAX_BACKLOG = 50_000
 """The number of transitions waiting for the disk at which the gate closes."""
@@ -460,21 +464,24 @@ class KernelHost:
         *,
         request: Request | None = None,
         over: Callable[[], None] | None = None,
+        here: bool = False,
     ) -> Any:
         """Send the kernel the command that `make(reply)` makes. Returns its answer, or raises its refusal.
 
         request: the user's key of the command. over: called when the command is answered, also if the caller no longer
-        waits, and when the host closes.
+        waits, and when the host closes. here: begin the commit in this turn of the loop, unless others wait for
+        answers: then one commit is made for all of them.
         Raises RuntimeClosed if the host closes first: then only the journal knows whether the command took effect.
         """
-        question = KernelCommand(self._questions.discard, over)
+        question = KernelCommand(self.dispatcher.waiter(), self._questions.discard, over)
         if self._closed:
             question.answer(None, closed("the runtime has closed", self._cause))
         else:
+            deliver = self.dispatcher.run_here if here and not self._questions else self.dispatcher.at_once
             self._questions.add(question)
             self.go_ahead()
             message = make(Reply(question.answer, request))
-            self.dispatcher.at_once(self._tell_control if _overtakes(message) else self._inbox.tell, message)
+            deliver(self._tell_control if _overtakes(message) else self._inbox.tell, message)
         return await question.answered()
 
     def close(self, cause: BaseException | None = None) -> None:
@@ -526,27 +533,33 @@ def _bare(error: Exception) -> Exception:
 class KernelCommand:
     """A command to the kernel, and its answer."""
 
-    __slots__ = ("_arrived", "_done", "_error", "_over", "_value")
+    __slots__ = ("_answered", "_done", "_error", "_over", "_value", "_waiter")
 
-    def __init__(self, done: Callable[[KernelCommand], None], over: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, waiter: Waiter, done: Callable[[KernelCommand], None], over: Callable[[], None] | None = None
+    ) -> None:
+        self._waiter = waiter
         self._done = done
         self._over = over
-        self._arrived = anyio.Event()
+        self._answered = False
         self._value: Any = None  # the type of the answer depends on the command
         self._error: Exception | None = None
 
     def answer(self, value: Any, error: Exception | None) -> None:
         """Set the answer. Only the first answer counts."""
-        if not self._arrived.is_set():
-            self._value, self._error = value, error
-            self._arrived.set()
+        if not self._answered:
+            self._answered, self._value, self._error = True, value, error
+            self._waiter.set()
             self._done(self)
             if self._over is not None:
                 self._over()
 
     async def answered(self) -> Any:
         """Wait for the answer. Raises it if it is an error."""
-        await self._arrived.wait()
+        if self._answered:
+            await checkpoint()  # else a body whose journal is in memory would never let others run
+        else:
+            await self._waiter.wait()
         error, self._error = self._error, None
         try:
             if error is not None:

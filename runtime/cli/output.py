@@ -168,4 +168,4 @@ class Printing:
         """Note the loss. Called in the thread that has printed."""
         self.lost = OutputLost(error)
         if self._waker is not None:
-            self._waker.wake_threadsafe()
+            self._waker.call_threadsafe(self._waker.wake)

@@ -7,7 +7,9 @@ Rules
   It makes them, and drives them.
 - The run queue holds each cell with mail once; runtime/dispatch/batches.py decides the order of their turns.
 - The clock is read once per 64 messages: due timers fire, and after a few milliseconds the slice ends,
-  `after_slice` is called, and the event loop gets its turn. Without work the task parks until a wake-up.
+  `after_slice` is called, and the event loop gets its turn. Without work the task parks until a wake-up. While it is
+  parked, code on the loop that has brought work may run the slice itself (`run_here`): to wake the task takes a turn of
+  the loop.
 - Calls (of the runtime's own threads, and the steps of supervision) run before the next cell, so a call that ends an
   actor overtakes the actor's data. Calls never run inside a receive. Messages from users' threads are moved into
   mailboxes in between, a batch at a time, so that a flood of them does not block other actors.
@@ -23,6 +25,7 @@ Rules
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -86,7 +89,8 @@ class Dispatcher:
         self._lend_until = 0.0
         self._host = host = CellHost(self.timers, letters)
         self._parking = parking = Parking(host)
-        host.now, host.wake = self.clock.monotonic, parking.wake
+        host.now, host.wake, parking.called = self.clock.monotonic, parking.wake, self._called
+        self._context = contextvars.copy_context()  # in which slices run that are not the task's own
         failures = Failures()
         self.reports = ErrorReporter(on_trouble)
         self._calls = calls = CallQueue(host, parking, self.reports)
@@ -113,6 +117,7 @@ class Dispatcher:
         host.stop, host.leave = supervisor.stop, supervisor.leave
         host.watch, host.unwatch = supervisor.endings.watch, supervisor.endings.unwatch
         self.soon, self.call_threadsafe, self.at_once = calls.soon, calls.call_threadsafe, host.at_once
+        self.waiter = parking.waiter
         letters.wire(calls.soon)
 
     @property
@@ -217,15 +222,9 @@ class Dispatcher:
 
     async def _serve(self, waker: Waker) -> None:
         host, calls = self._host, self._calls
+        self._context = contextvars.copy_context()
         while not calls.closed:
-            look_again = self._slice()
-            self._lent = 0
-            if host.ready or calls.waiting or calls.messages:
-                await waker.breathe()
-                continue
-            seconds = self._until_next_timer()
-            if look_again is not None:
-                seconds = look_again if seconds is None else min(seconds, look_again)
+            seconds = self._until_next_slice(self._slice())
             if seconds is not None and seconds <= 0:
                 await waker.breathe()
                 continue
@@ -234,6 +233,36 @@ class Dispatcher:
                 await waker.park(seconds)
             finally:
                 host.parked = False
+
+    def run_here(self, do: Callable[..., object], *args: Any) -> None:
+        """Do something that brings work, as by `at_once`. If the dispatcher's task is parked, run a slice in its place.
+
+        Errors of the runtime are raised in that task.
+        """
+        host, waker = self._host, self._parking.waker
+        if waker is None or not host.parked or host.current is not None:
+            host.at_once(do, *args)
+            return
+        host.parked = False
+        seconds: float | None = 0.0
+        try:
+            do(*args)
+            seconds = self._until_next_slice(self._context.run(self._slice))
+        except Exception as error:
+            self._calls.waiting.appendleft((self.reports.on_error, (error,)))
+        finally:
+            host.parked = seconds is None or seconds > 0
+            if not host.parked:
+                waker.wake()
+        if seconds is not None:
+            waker.alarm(seconds)
+
+    def _called(self) -> None:
+        """Make the calls of other threads, which have woken the loop."""
+        if self._host.parked:
+            self.run_here(_ignore)
+        else:
+            self._host.wake()
 
     def lend(self, request: Request) -> None:
         """Run actors in the task of an asker until it has its answer, which saves two turns of the event loop.
@@ -325,6 +354,17 @@ class Dispatcher:
         except Exception as error:
             self.reports.on_error(error)
             return limit  # as if all had fired: so the dispatcher checks the other timers before it sleeps
+
+    def _until_next_slice(self, look_again: float | None) -> float | None:
+        """Real seconds for which the task may sleep after a slice, which has ended with that result; None: for ever."""
+        self._lent = 0
+        calls = self._calls
+        if self._host.ready or ((calls.waiting or calls.messages) and not calls.wake_pending):
+            return 0.0  # a wake-up that is on its way makes the calls
+        seconds = self._until_next_timer()
+        if look_again is None or seconds is None:
+            return seconds if look_again is None else look_again
+        return min(seconds, look_again)
 
     def _until_next_timer(self) -> float | None:
         """Real seconds until the next timer is due; None if only `wake` can tell."""

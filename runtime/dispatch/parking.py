@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .cell_host import CellHost
@@ -19,6 +20,7 @@ class Parking:
     def __init__(self, host: CellHost) -> None:
         self._host = host
         self.waker: Waker | None = None  # set while a task runs the dispatcher
+        self.called: Callable[[], None] = self.wake  # on the loop, after `wake_threadsafe`
 
     def open(self) -> Waker:
         """Begin on the present event loop, in the task that will sleep. Raises RuntimeError if another task runs it."""
@@ -30,6 +32,8 @@ class Parking:
 
     def close(self) -> None:
         """The task has ended."""
+        if self.waker is not None:
+            self.waker.close()
         self.waker = None
 
     def wake(self) -> None:
@@ -39,9 +43,9 @@ class Parking:
         self._host.parked = False
 
     def wake_threadsafe(self) -> bool:
-        """`wake` from any thread. False if the event loop has ended."""
+        """`wake` from any thread, by `called` on the loop. False if the event loop has ended."""
         waker = self.waker  # read once: the loop may close meanwhile
-        return True if waker is None else waker.wake_threadsafe()
+        return True if waker is None else waker.call_threadsafe(self.called)
 
     def check_here(self) -> None:
         """Refuse other threads and event loops, where no wake-up works. Raises RuntimeError."""

@@ -3,7 +3,9 @@
 Rules
 - Parking does not poll: the task sleeps until it is woken or its time is over.
 - A wake-up before the parking is not lost; several wake-ups before it count as one.
-- `wake` and `Waiter.set` are for the loop's own thread; `wake_threadsafe` is for all others.
+- `wake` and `Waiter.set` are for the loop's own thread; `call_threadsafe` is for all others.
+- An alarm may ring earlier than asked for: an earlier one is left, since it costs less than to arm and to cancel one
+  for each sleep.
 - A waker is made on the event loop to which it belongs. Neither asyncio nor trio is imported unless it is running.
 - Code that uses an object of one loop on another loop, or in another thread, is refused before it has any effect: no
   waiting task would be woken there (`OwnLoop`).
@@ -85,8 +87,16 @@ class Waker(Protocol):
         """Wake the parked task, or keep the next `park` from sleeping. Raises RuntimeError in another thread."""
         ...
 
-    def wake_threadsafe(self) -> bool:
-        """`wake` from any thread. False if the loop has ended."""
+    def alarm(self, seconds: float) -> None:
+        """End the present sleep in at most `seconds`. Call it while the task sleeps, or as it begins to."""
+        ...
+
+    def call_threadsafe(self, function: Callable[[], object]) -> bool:
+        """Call a function in the next turn of the loop. From any thread. False if the loop has ended."""
+        ...
+
+    def close(self) -> None:
+        """The task will not sleep again."""
         ...
 
     def waiter(self) -> Waiter:
@@ -95,7 +105,7 @@ class Waker(Protocol):
 
 
 class _AsyncioWaker:
-    __slots__ = ("_breathe", "_future", "_loop", "_woken", "own_loop")
+    __slots__ = ("_alarm", "_alarm_at", "_breathe", "_future", "_loop", "_woken", "own_loop")
 
     def __init__(self) -> None:
         import asyncio  # noqa: PLC0415 - only where it is running, and so imported already
@@ -104,6 +114,8 @@ class _AsyncioWaker:
         self._breathe = asyncio.sleep
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
         self._woken = False
 
     async def park(self, seconds: float | None) -> None:
@@ -112,14 +124,29 @@ class _AsyncioWaker:
             await self._breathe(0)
             return
         self._future = future = self._loop.create_future()
-        limit = None if seconds is None else self._loop.call_later(seconds, self.wake)
+        if seconds is not None:
+            self.alarm(seconds)
         try:
             await future
         finally:
             self._future = None
             self._woken = False
-            if limit is not None:
-                limit.cancel()
+
+    def alarm(self, seconds: float) -> None:
+        due = self._loop.time() + seconds
+        if self._alarm is None or due < self._alarm_at:
+            self.close()
+            self._alarm, self._alarm_at = self._loop.call_at(due, self._ring), due
+
+    def _ring(self) -> None:
+        self._alarm = None
+        if self._future is not None:
+            self.wake()
+
+    def close(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
 
     async def breathe(self) -> None:
         await self._breathe(0)
@@ -132,9 +159,9 @@ class _AsyncioWaker:
         elif not future.done():
             future.set_result(None)
 
-    def wake_threadsafe(self) -> bool:
+    def call_threadsafe(self, function: Callable[[], object]) -> bool:
         try:
-            self._loop.call_soon_threadsafe(self.wake)
+            self._loop.call_soon_threadsafe(function)
         except RuntimeError:  # the loop is closed: asyncio has no other error for it
             return False
         return True
@@ -145,7 +172,7 @@ class _AsyncioWaker:
 
 
 class _TrioWaker:
-    __slots__ = ("_task", "_token", "_trio", "_woken", "own_loop")
+    __slots__ = ("_scope", "_task", "_token", "_trio", "_woken", "own_loop")
 
     def __init__(self) -> None:
         import trio  # noqa: PLC0415 - only where it is running, and so imported already
@@ -153,19 +180,27 @@ class _TrioWaker:
         self.own_loop = OwnLoop()
         self._trio = trio
         self._token = trio.lowlevel.current_trio_token()
+        self._scope: trio.CancelScope | None = None
         self._task: trio.lowlevel.Task | None = None
         self._woken = False
 
     async def park(self, seconds: float | None) -> None:
-        trio = self._trio
         if self._woken:
             self._woken = False
-            await trio.lowlevel.checkpoint()
-        elif seconds is None:
-            await self._sleep()
-        else:
-            with trio.move_on_after(max(seconds, 0)):
+            await self._trio.lowlevel.checkpoint()
+            return
+        self._scope = scope = self._trio.CancelScope()
+        with scope:
+            if seconds is not None:
+                self.alarm(seconds)
+            try:
                 await self._sleep()
+            finally:
+                self._scope = None
+
+    def alarm(self, seconds: float) -> None:
+        if self._scope is not None:
+            self._scope.deadline = min(self._scope.deadline, self._trio.current_time() + seconds)
 
     async def breathe(self) -> None:
         await self._trio.lowlevel.checkpoint()
@@ -192,12 +227,15 @@ class _TrioWaker:
             self._task = None
             self._trio.lowlevel.reschedule(task)
 
-    def wake_threadsafe(self) -> bool:
+    def call_threadsafe(self, function: Callable[[], object]) -> bool:
         try:
-            self._token.run_sync_soon(self.wake, idempotent=True)
+            self._token.run_sync_soon(function, idempotent=True)
         except self._trio.RunFinishedError:
             return False
         return True
+
+    def close(self) -> None:
+        """Nothing to do: the alarm ends with the sleep."""
 
     def waiter(self) -> Waiter:
         self.own_loop.check(ACTORS)

@@ -519,6 +519,12 @@ class Flow:
         kwargs: dict[str, Any],
     ) -> Any:
         """Call the function of a step once, in a thread if it is a plain one. late: raised at the step's time limit."""
+        if late is None and step.on_loop:  # most steps: without the cost of a scope
+            self.running += 1
+            try:
+                return await _awaited_inside(label, partial(step.func, *args, **kwargs))
+            finally:
+                self.running -= 1
         with anyio.CancelScope() as scope:
             timer = None if step.timeout is None else self.flows.after(step.timeout, scope.cancel)
             self.running += 1

@@ -17,6 +17,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from copy import copy
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 import msgspec
@@ -302,11 +303,19 @@ def step_of(func: Callable[..., Any]) -> Step[..., Any]:
     """The step of a function that is called as one: itself, if it is a step already."""
     if isinstance(func, Step):
         return cast("Step[..., Any]", func)
+    if type(func) is FunctionType and func.__closure__ is None:
+        return _step_of_function(func)
     whole: Any = getattr(func, "func", None)
     if is_a(func, functools.partial) and isinstance(whole, Step):
         part: Any = func
         declared = cast("Step[..., Any]", whole)
         return declared.of(functools.partial(declared.func, *part.args, **part.keywords))
+    return Step(func)
+
+
+@functools.lru_cache(256)
+def _step_of_function(func: FunctionType) -> Step[..., Any]:
+    """The step of a function that holds nothing: kept, since to make it takes longer than many functions."""
     return Step(func)
 
 

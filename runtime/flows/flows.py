@@ -278,7 +278,7 @@ class Flows:
 
     async def keep(self, token: int, row: StepRecord) -> StepRecord:
         """Persist a step; returns its record when it is durable. Raises AttemptOver if the attempt has ended."""
-        kept: StepRecord = await self._host.ask(lambda reply: KeepStep(token, row, reply))
+        kept: StepRecord = await self._host.ask(lambda reply: KeepStep(token, row, reply), here=True)
         return kept
 
     def keep_blocking(self, token: int, row: StepRecord, connection: Connection | None) -> StepRecord:

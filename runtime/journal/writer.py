@@ -43,6 +43,7 @@ SLOW = 10.0
 """Seconds after which a running write makes the journal count as degraded."""
 CLOSE = 4.0
 """Seconds that a medium has to close once all is written: until then no other runtime may open the journal."""
+_WELL = Health()
 GIVE_UP = 0.1
 """Seconds beyond the deadline of `stop` for the writer to notice it, and to close the medium."""
 
@@ -227,7 +228,7 @@ class Writer:
         self._since = self._clock()
         self._count(len(batch.transitions), self._since - began)
         self.durable = batch.number
-        self._health = Health()
+        self._health = _WELL
         self._move()
         self._tell()
         if self._after_commit is not None:

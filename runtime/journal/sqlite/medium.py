@@ -102,9 +102,9 @@ class SqliteMedium:
         if self._connection is None:
             raise sqlite3.ProgrammingError("it is not open")
         parts = self._parts(batch)
-        away()
         try:
             self._files.look()
+            away()  # only now: each look at a file would hand the interpreter to the loop, and wait for it afterwards
             _commit(self._connection, parts)
             self._files.check()
         except sqlite3.IntegrityError as error:

@@ -331,6 +331,36 @@ async def test_after_slice_says_how_soon_it_wants_to_be_called_again() -> None:
 
 
 @pytest.mark.anyio
+async def test_who_brings_work_runs_it_in_place_of_the_parked_task() -> None:
+    """Also the timers that it arms fire, and its bugs are raised where the dispatcher runs."""
+    dispatcher, record, fired = Dispatcher(), [], anyio.Event()
+
+    def receive(message: Any) -> None:
+        if message == "bug":
+            raise Boom("bug")
+        record.append(message)
+        dispatcher.timers.arm(dispatcher.clock.monotonic() + 0.001, fired.set)
+
+    system = dispatcher.spawn_system(receive, "kernel")
+    dispatcher.run_here(system.tell, "early")
+    assert record == []  # it does not run yet
+    with anyio.fail_after(60), pytest.RaisesGroup(Boom, flatten_subgroups=True):
+        async with running(dispatcher):
+            while not dispatcher.parked:
+                await anyio.lowlevel.checkpoint()
+            assert record == ["early"]
+            dispatcher.run_here(system.tell, "here")
+            assert record == ["early", "here"]
+            await fired.wait()
+            while not dispatcher.parked:
+                await anyio.lowlevel.checkpoint()
+            dispatcher.run_here(system.tell, "bug")
+            record.append("nothing was raised here")
+            await anyio.sleep_forever()
+    assert record == ["early", "here", "nothing was raised here"]
+
+
+@pytest.mark.anyio
 async def test_the_event_loop_gets_its_turn_while_actors_are_busy() -> None:
     bench = Bench()
     stop = [False]
