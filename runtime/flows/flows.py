@@ -36,6 +36,7 @@ from ..dispatch.runners import RunnerPool
 from ..dispatch.threads import ThreadLimit
 from ..engines.from_thread import await_on_loop
 from . import sleeping
+from .histories import Histories
 from .lent_slots import LentSlots, unheard
 from .sleeping import SleepingFlows
 from .tool_waits import ToolWait
@@ -77,8 +78,7 @@ class Flows:
         self.lent = LentSlots(host)
         self._host = host
         self._runners = runners
-        self._read = read
-        self._reader = reader
+        self._histories = Histories(runners, read, reader)
         self._find = find
         self._thread = threading.get_ident()
         self._kept: dict[int, list[StepRecord]] = {}  # by token, of bodies that have not taken a step yet
@@ -94,22 +94,17 @@ class Flows:
 
     def prepare(self, task: TaskActor, token: int, start: Callable[[], object]) -> None:
         """Read the history of a task's flow, then start its body by `start()`, on the loop."""
-        flow = task.record.flow
 
-        async def read() -> list[StepRecord]:
-            found: list[StepRecord] = await self._read(self._reader().steps, flow)
-            return found
-
-        def over(rows: list[StepRecord] | None, error: BaseException | None) -> None:
+        def over(rows: list[StepRecord], error: BaseException | None) -> None:
             if error is None:
-                self._kept[token] = rows or []
+                self._kept[token] = rows
                 start()
                 return
             self.sleeping.forget(token)
             text = f"the steps of its flow could not be read: {message_of(error)}"
             self._host.tell(CallEnded(token, "lost", error_type="history_unreadable", error=text, category="transient"))
 
-        self._runners.submit(read, over)
+        self._histories.get(task.record.flow, over)
 
     def has(self, token: int) -> bool:
         """Whether the history of the attempt has been read."""
