@@ -10,10 +10,12 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import typer.main
 
 from callboard.runtime.cli import _app
 from callboard.runtime.cli.command_errors import run_command
@@ -38,6 +40,14 @@ class CommandResult(NamedTuple):
     @property
     def everything(self) -> str:
         return self.out + self.err
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _commands_made_once() -> Iterator[None]:
+    """Typer makes its commands anew for each call of the command line: that took most of the time of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture
