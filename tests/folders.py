@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -22,8 +23,13 @@ BEGIN = "<!-- From here on drawn from the imports: python tests/folders.py -->"
 END = "<!-- As far as here. -->"
 
 
-def imported(path: Path, root: Path = ROOT) -> Iterator[tuple[int, str]]:
+@cache
+def imported(path: Path, root: Path = ROOT) -> tuple[tuple[int, str], ...]:
     """The imports of library modules in a file: each with its line and its full name (`machines.task`)."""
+    return tuple(_imported(path, root))
+
+
+def _imported(path: Path, root: Path) -> Iterator[tuple[int, str]]:
     package = path.relative_to(root).parent.parts
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
@@ -42,6 +48,7 @@ def imported(path: Path, root: Path = ROOT) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
+@cache
 def folder_of(name: str, root: Path = ROOT) -> str:
     """The folder of an imported name, or of a file: `runtime/engines` for `runtime.engines.usage.used`."""
     layer, _, rest = name.partition(".")
