@@ -9,13 +9,20 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 # Hundreds of tests start programs, and each program would compile the library again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -124,9 +131,27 @@ def pytest_collection() -> Iterator[None]:
     """Collect no garbage while pytest imports all tests: nearly everything stays, and looking for it took a fourth."""
     gc.disable()
     try:
-        return (yield)
+        with _compiled_once():
+            return (yield)
     finally:
         gc.enable()
+
+
+@contextmanager
+def _compiled_once() -> Iterator[None]:
+    """In a new checkout, let one process after the other import the tests.
+
+    Else each process of xdist compiles all tests and packages at the same time as the others: 20 s each.
+    """
+    last = f"test_transition_coverage.{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc"
+    here = Path(__file__).parent
+    if fcntl is None or (here / "__pycache__" / last).exists():
+        yield
+        return
+    name = f"callboard-tests-{os.getuid()}-{crc32(str(here).encode()):08x}"
+    with Path(tempfile.gettempdir(), name).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        yield
 
 
 def pytest_collection_finish() -> None:
