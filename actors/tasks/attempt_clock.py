@@ -6,9 +6,9 @@ Rules
   and is lost.
 - The clock is stopped while the body waits for a child job, a time, a message or an approval; a child has limits of its
   own. The limit over all attempts is not stopped.
-- A body that waits lends its slot, but for an approval in a thread or in another process: other tasks may use the slot,
-  and its place at every limit, until the body goes on. The body goes on once its worker has room again
-  (`actors/workers/reservations.py`). So a child can run even if its parent had the only slot.
+- A body that waits lends its slot: other tasks may use the slot, and its place at every limit, until the body goes on.
+  The body goes on once its worker has room again (`actors/workers/reservations.py`). So a child can run even if its
+  parent had the only slot.
 - A waiting task does not block other tasks of its tool: its permit to probe the tool passes to another task.
 - The clock is not persisted: a body that has ended does not wait.
 - A body in a process of its own may wait, and go on, while its worker is silent (`recovering`).

@@ -342,8 +342,8 @@ class TaskContext:
         return self._connection.cancelled
 
     async def approval(self, name: str, rule: Approval | None = None, **settings: Any) -> tuple[Decision, ...]:
-        """Wait until people have approved; returns their decisions. Meanwhile the attempt's clock is stopped, and an
-        async body in the runtime's own process occupies no slot.
+        """Wait until people have approved; returns their decisions. Meanwhile the attempt's clock is stopped, and the
+        body occupies no slot.
 
         name: the approval's name in its task: a later attempt that asks under the same name gets the same decision.
         rule: who must approve, or its `settings` (`people=2, expires="24h", ...`); see `Approval`. Raises
@@ -356,18 +356,11 @@ class TaskContext:
         return (await approvals.decision(self.token, name, rule_of(rule, settings), connection)).result()
 
     def wait_for_approval(self, name: str, rule: Approval | None = None, **settings: Any) -> tuple[Decision, ...]:
-        """`approval` for plain functions, in a thread or in a process: blocks the body, which keeps its slot meanwhile.
-        Also raises TaskCancelled.
-        """
+        """`approval` for plain functions, in a thread or in a process. Also raises TaskCancelled."""
         connection = self._connection
         approvals = connection.known_approvals(thread=True)
         connection.keep_out_secrets(name, "the approval's name")
-        waiter = approvals.ask(self.token, name, rule_of(rule, settings), thread=True)
-        try:
-            connection.wait_for(waiter)
-        finally:
-            approvals.leave(waiter, thread=True)
-        return waiter.result()
+        return approvals.decision_blocking(self.token, name, rule_of(rule, settings), connection).result()
 
     @property
     def log(self) -> Any:

@@ -55,12 +55,8 @@ class ApprovalRequests(Protocol):
         """Wait for a decision, for an async body. Returns the waiter, which holds it."""
         ...
 
-    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:
-        """Begin to wait for a decision. thread: in a thread, which is the present one."""
-        ...
-
-    def leave(self, waiter: Waiter, *, thread: bool) -> None:
-        """Wait no longer."""
+    def decision_blocking(self, token: int, name: str, rule: Approval, connection: Connection) -> Waiter:
+        """`decision` for a body in a thread, the present one. Raises TaskCancelled if its task is cancelled."""
         ...
 
 

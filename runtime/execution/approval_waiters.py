@@ -4,15 +4,14 @@ Rules
 -----
 - A body waits until its approval is decided, its attempt is stopped, or it gives up; then the actor learns that it
   waits no longer.
-- An async body of the runtime's own loop lends its slot meanwhile, and a flow may be put to sleep, as for any other
-  wait (`runtime/flows/`). A body in a thread, or in another process, keeps its slot.
+- A body lends its slot meanwhile, and a flow of the runtime's own loop may be put to sleep, as for any other wait
+  (`runtime/flows/`).
 - A rule is checked before the actor gets it: one that can never be met is refused at once.
 - Requests of bodies in other processes come through `worker_requests.py`.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,7 +24,6 @@ from ...actors.records.task import DurableWait
 from ...actors.spec.model import Approval
 from ...actors.spec.names import name_problem
 from ...actors.user_code import plain_text
-from ..dispatch.loop_bridge import LoopBridge
 from ..engines.waiting import Waiter
 from ..functions.registry import Bodies, prepare_approval
 
@@ -53,31 +51,41 @@ class ApprovalWaiters:
         self._durable = durable
         self._folder_of = folder_of  # the specification's folder, by the attempt's token
         self._rules: dict[tuple[int, str], list[Approval]] = {}  # rules whose functions the registry holds
-        self._line = LoopBridge()
         self._waiting: dict[tuple[int, str], list[Waiter]] = {}
 
-    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:
-        """Begin to wait. Raises ValueError for an invalid name or rule. For a thread's body, call it in that thread."""
-        name, ready = self._ready(token, name, rule)
-        if thread:
-            waiter = Waiter(token, name, threading.Event())
-            self._line.post(self._begin, waiter, ready)
-        else:
-            waiter = Waiter(token, name, anyio.Event())
-            self._begin(waiter, ready)
-        return waiter
-
     async def decision(self, token: int, name: str, rule: Approval, connection: Connection) -> Waiter:
-        """Wait for the decision, for an async body of the runtime's own loop. Raises ValueError as `ask` does."""
-        flows, asked = self._flows, list[Waiter]()
+        """Wait for the decision, on the runtime's loop. Raises ValueError for an invalid name or rule."""
         name, ready = self._ready(token, name, rule)
-        flows.ready(token, connection)
-        await flows.stop_here(token)
+        self._flows.ready(token, connection)
+        await self._flows.stop_here(token)
+        return await self._wait(token, name, ready)
+
+    def decision_blocking(self, token: int, name: str, rule: Approval, connection: Connection) -> Waiter:
+        """`decision` for a body in a thread. Also raises TaskCancelled."""
+        return self._flows.blocking(lambda: self.decision(token, name, rule, connection), connection)
+
+    async def decision_away(
+        self, token: int, name: str, rule: Approval, lending: Callable[[int], object], alone: bool
+    ) -> Waiter:
+        """`decision` for a body in another process. lending, alone: as for `Flows.wait`."""
+        name, ready = self._ready(token, name, rule)
+        return await self._wait(token, name, ready, lending, alone=alone)
+
+    async def _wait(
+        self,
+        token: int,
+        name: str,
+        rule: Approval,
+        lending: Callable[[int], object] | None = None,
+        *,
+        alone: bool = True,
+    ) -> Waiter:
+        asked = list[Waiter]()
 
         def listen(wake: Callable[[], object]) -> Callable[[], object]:
             waiter = Waiter(token, name, _Waking(wake))
             asked.append(waiter)
-            self._begin(waiter, ready)
+            self._begin(waiter, rule)
             return partial(self._end, waiter)
 
         if self._is_decided(token, name):
@@ -88,7 +96,7 @@ class ApprovalWaiters:
             finally:
                 leave()
         else:
-            await flows.wait(DurableWait(None, "approval", name), token, listen)
+            await self._flows.wait(DurableWait(None, "approval", name), token, listen, lending, alone=alone)
         return asked[0]
 
     def _is_decided(self, token: int, name: str) -> bool:
@@ -102,13 +110,6 @@ class ApprovalWaiters:
         if problem := name_problem(name):
             raise ValueError(f"the approval's name {name!r:.80} {problem}")
         return name, prepare_approval(rule, self._bodies, durable=self._durable, folder=self._folder_of(token))
-
-    def leave(self, waiter: Waiter, *, thread: bool) -> None:
-        """Remove a body that waits no longer."""
-        if thread:
-            self._line.post(self._end, waiter)
-        else:
-            self._end(waiter)
 
     def answer(self, effect: ApprovalDecided) -> None:
         """Wake the bodies that wait for an approval that was decided."""

@@ -6,14 +6,14 @@ Rules:
 - Requests of an attempt that was told to stop, or has ended, are dropped, and so are their waits.
 - A step that is to be kept is not dropped: its work is done, and its actor decides. The answer is the record's key,
   once the record is durable. Neither is a request for a message, of which the answer is the record.
-- A body that waits for a child or pauses lends its slot: before that slot is given away, the body's process is set
+- A body that waits lends its slot: before that slot is given away, the body's process is set
   aside (`park`).
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -33,8 +33,6 @@ from ..engines.steps import MessageRequest, ToolRequest
 from ..engines.workers.wire import ALONE, BodyRequest, RequestAnswer, RequestRefusal, RequestWithdrawn
 
 if TYPE_CHECKING:
-    import anyio
-
     from ..engines.context import TaskContext
     from ..execution.approval_waiters import ApprovalWaiters
     from ..flows.flows import Flows
@@ -160,7 +158,9 @@ class WorkerRequests:
             case "state":
                 return (await self._services.jobs.find(want.name)).state.encode()
             case "approval":
-                return await self._approval(context.token, want)
+                rule, alone = msgspec.json.decode(want.payload, type=tuple[Approval, bool])
+                waiter = await self._approvals.decision_away(context.token, want.name, rule, self._engine.park, alone)
+                return msgspec.json.encode(waiter.record)
             case "pause":
                 await self._flows.pause(context.token, float(want.name), self._engine.park, alone=want.payload == ALONE)
                 return b""
@@ -182,14 +182,6 @@ class WorkerRequests:
                 return self._flows.page(context.token, int(want.name))
             case "keep" | "take" | "leave":
                 raise AssertionError("done by `keeps`")
-
-    async def _approval(self, token: int, want: BodyRequest) -> bytes:
-        waiter = self._approvals.ask(token, want.name, msgspec.json.decode(want.payload, type=Approval), thread=False)
-        try:
-            await cast("anyio.Event", waiter.over).wait()
-        finally:
-            self._approvals.leave(waiter, thread=False)
-        return msgspec.json.encode(waiter.record)
 
 
 def _refusal(error: BaseException) -> RequestRefusal:

@@ -400,28 +400,25 @@ class _Approvals:
         self._progress = progress
         self._stop = stop
 
-    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:  # noqa: ARG002 - it is decided
-        waiter = Waiter(token, name, threading.Event() if thread else anyio.Event())
-        record, label = self._known.get(name), f"approval {name}"
-        if record is not None:
-            self._progress.asked.append(label)
-            waiter.record = record
-            waiter.over.set()
-            return waiter
-        self._progress.at.append(label)
-        if thread:
-            self._stop()
-            raise _NotKept(f"not kept: {label}")
-        return waiter
-
     async def decision(self, token: int, name: str, rule: Approval, connection: Connection) -> Waiter:  # noqa: ARG002
-        waiter = self.ask(token, name, rule, thread=False)
+        waiter = self._asked(token, name)
         if waiter.record is None:
             await anyio.sleep_forever()
         return waiter
 
-    def leave(self, waiter: Waiter, *, thread: bool) -> None:
-        """Do nothing: nobody else waits."""
+    def decision_blocking(self, token: int, name: str, rule: Approval, connection: Connection) -> Waiter:  # noqa: ARG002
+        waiter = self._asked(token, name)
+        if waiter.record is None:
+            self._stop()
+            raise _NotKept(f"not kept: approval {name}")
+        return waiter
+
+    def _asked(self, token: int, name: str) -> Waiter:
+        """Note that the body asks for an approval, and look for its decision."""
+        waiter, label = Waiter(token, name, anyio.Event()), f"approval {name}"
+        waiter.record = self._known.get(name)
+        (self._progress.at if waiter.record is None else self._progress.asked).append(label)
+        return waiter
 
 
 class _Children:

@@ -97,26 +97,35 @@ class RuntimeProxy:
 
     async def decision(self, token: int, name: str, rule: Approval, connection: Connection) -> Waiter:  # noqa: ARG002
         """Ask for an approval, and wait for the answer on the event loop."""
-        question = self.ask(token, name, rule, thread=False)
+        question = self._ask(name, rule, thread=False)
         try:
             await cast("anyio.Event", question.over).wait()
         finally:
-            self.leave(question, thread=False)
+            self._leave(question)
         return question
 
-    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:  # noqa: ARG002 - the body's own
-        """Ask for an approval."""
+    def decision_blocking(self, token: int, name: str, rule: Approval, connection: Connection) -> Waiter:  # noqa: ARG002
+        """Ask for an approval, and wait for the answer in this thread."""
+        question = self._ask(name, rule, thread=True)
+        try:
+            connection.wait_for(question)
+        finally:
+            self._leave(question)
+        return question
+
+    def _ask(self, name: str, rule: Approval, *, thread: bool) -> RuntimeRequest:
+        """Ask for an approval. thread: for a plain function, which does nothing else meanwhile."""
         if not is_a(rule, Approval):
             raise TypeError(f"an approval's rule is an Approval, not {shown(rule, 60)}")
         from ...functions.registry import prepare_approval  # noqa: PLC0415 - see above
         from .paths import Paths  # noqa: PLC0415
 
-        payload = msgspec.json.encode(prepare_approval(rule, Paths(), durable=True))
+        payload = msgspec.json.encode((prepare_approval(rule, Paths(), durable=True), thread))
         return self._begin("approval", name, payload, thread=thread)
 
-    def leave(self, waiter: Waiter, *, thread: bool) -> None:  # noqa: ARG002 - the same for both kinds of body
+    def _leave(self, question: RuntimeRequest) -> None:
         """Stop waiting for the answer."""
-        number = cast("RuntimeRequest", waiter).number
+        number = question.number
         if self._asked.pop(number).answer is None:
             self._say(RequestWithdrawn(self._token, number))
 
@@ -161,7 +170,7 @@ class RuntimeProxy:
             else:
                 connection.wait_for(question)
         finally:
-            self.leave(question, thread=True)
+            self._leave(question)
         return question.payload()
 
     async def answer_on_loop(self, what: What, name: str, payload: bytes = b"") -> bytes:
@@ -170,7 +179,7 @@ class RuntimeProxy:
         try:
             await cast("anyio.Event", question.over).wait()
         finally:
-            self.leave(question, thread=False)
+            self._leave(question)
         return question.payload()
 
     def ask_later(

@@ -55,13 +55,15 @@ async def test_a_body_waits_for_children_while_its_only_slot_runs_them(tmp_path:
     assert audited(path) == []
 
 
-async def test_a_body_waits_for_people_and_keeps_its_worker(tmp_path: Path) -> None:
+async def test_a_body_waits_for_people_and_lends_its_slot(tmp_path: Path) -> None:
     async with Runtime(tmp_path / "j.db", workers=ONE) as runtime:
         job = await runtime.submit(flow(bodies.asks_people, timeout="60s", heartbeat_timeout="60s"))
         await asked(runtime)
         record = job.task("t").record
         assert (record.state, record.due_at, record.limit) == ("running", None, None)  # the attempt's clock is stopped
-        assert runtime.worker("one").assigned == 1
+        await until(lambda: runtime.worker("one").assigned == 0)
+        other = await runtime.submit(flow(bodies.quick), id="other")
+        assert (await other.wait()).state == "completed"
         await job.task("t").approve(by="ana", reason="fine")
         assert (await job.wait()).results == {"t": ["ana"]}
 
@@ -106,15 +108,16 @@ async def test_who_waits_no_longer_may_ask_for_something_else_and_be_rejected() 
         assert (await job.wait()).results == {"t": "ben: not today"}
 
 
-async def test_an_answer_to_an_attempt_that_is_over_is_dropped() -> None:
+async def test_the_death_of_a_process_whose_body_waits_for_people_is_no_loss() -> None:
     async with Runtime(workers=ONE) as runtime:
-        job = await runtime.submit(flow(bodies.asks_people))
-        await asked(runtime)
+        job = await runtime.submit(flow(bodies.asks_people, max_losses=0))
+        await until(lambda: job.task("t").record.durable_wait is not None)
         os.kill(job.task("t").record.pid or 0, signal.SIGKILL)
-        await until(lambda: job.task("t").record.lost_attempts == 1 and job.task("t").record.state == "running")
-        await job.task("t").approve(by="ana")  # the next attempt finds it, before or after it has asked again
+        await until(lambda: not runtime._services.host.kernel.calls)
+        assert job.task("t").record.state == "running"  # no body runs before the decision
+        await job.task("t").approve(by="ana")
         outcome = await job.wait()
-        assert (outcome.results, outcome.tasks["t"].attempt) == ({"t": ["ana"]}, 2)
+        assert (outcome.results, outcome.tasks["t"].attempt, outcome.tasks["t"].lost_attempts) == ({"t": ["ana"]}, 2, 0)
 
 
 async def test_a_process_that_dies_while_its_body_waits_for_a_child_takes_nobody_along() -> None:
@@ -135,6 +138,8 @@ async def test_a_frozen_process_whose_body_waits_makes_its_worker_silent() -> No
     async with Runtime(workers=ONE, health_checks=checks) as runtime:
         job = await runtime.submit(flow(bodies.waits_for_a_child), id="job")
         await asked(runtime)
+        beside = await runtime.submit(flow(bodies.patient), id="beside")  # in the slot that those who wait have lent
+        await until(lambda: beside.task("t").record.state == "running")
         pid = job.task("t").record.pid or 0
         os.kill(pid, signal.SIGSTOP)
         await until(lambda: stopped(pid))
@@ -144,6 +149,7 @@ async def test_a_frozen_process_whose_body_waits_makes_its_worker_silent() -> No
         os.kill(pid, signal.SIGCONT)
         await until(lambda: runtime.worker("one").state == "busy")
         await until(lambda: child.task("x").record.state == "running")
+        await beside.cancel()
         await child.task("x").approve(by="ana")
         assert (await job.wait()).results == {"t": "completed"}
         assert job.task("t").record.attempt == 1

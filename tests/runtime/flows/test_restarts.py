@@ -143,3 +143,24 @@ async def test_a_body_in_a_thread_rests_as_well(tmp_path: Path) -> None:
             else:
                 assert (await job.wait()).results == {"t": "slept"}
     assert ran == ["began", "began"]
+
+
+def asks(task: TaskContext) -> list[str | None]:
+    ran.append(task.task)
+    return [decision.by for decision in task.wait_for_approval("sure")]
+
+
+async def test_a_body_in_a_thread_that_waits_for_people_lends_its_slot_and_rests(tmp_path: Path) -> None:
+    workers = [Worker("w", engine="thread", capacity=1)]
+    tasks = [Task(name, run=asks, max_losses=0) for name in ("a", "b")]
+    async with Runtime(tmp_path / "state.db", workers=workers) as runtime:
+        job = await runtime.submit(Workstream("w", tasks=tasks), id="j")
+        await until(lambda: all(job.task(name).record.durable_wait is not None for name in "ab"))
+        await job.task("a").approve(by="ana")
+        await until(lambda: job.task("a").record.state == "completed")
+    async with Runtime(tmp_path / "state.db", workers=workers) as runtime:
+        job = await runtime.job("j")
+        assert (job.task("b").record.state, ran) == ("running", ["a", "b"])
+        await job.task("b").approve(by="ben")
+        assert (await job.wait()).results == {"a": ["ana"], "b": ["ben"]}
+    assert ran == ["a", "b", "b"]
