@@ -29,7 +29,7 @@ from callboard.runtime.journal.postgres.opening import check_version, connect, m
 from callboard.runtime.journal.postgres.schema import MIGRATIONS
 from callboard.runtime.journal.views.dialect import Postgres
 from callboard.runtime.journal.views.documents import guarded_states
-from callboard.runtime.journal.views.views import views_of
+from callboard.runtime.journal.views.views import steps_view, views_of
 from callboard.runtime.testing.postgres import PrivateServer
 
 from .nodes_help import PostgresNodes
@@ -283,6 +283,22 @@ def test_a_journal_of_the_version_before_steps_gets_them_and_one_way_to_commit(p
         here = "AND pronamespace = current_schema::regnamespace"
         assert connection.execute(f"{ways} {here}").fetchone() == (1,)
         assert connection.execute("SELECT job_id, label FROM task_steps").fetchall() == [("job-1", "ask")]
+
+
+def test_a_journal_of_the_version_before_shows_the_arguments_of_steps_and_keeps_rights(postgres: str) -> None:
+    address = parse(postgres)
+    migrate(address, MIGRATIONS[: next(n for n, sql in enumerate(MIGRATIONS) if "REPLACE VIEW task_steps" in sql)])
+    older = re.sub(r",\n  [^\n]* AS arguments", "", steps_view(Postgres()))
+    with connect(address, "test") as connection:
+        connection.execute("DROP VIEW task_steps")
+        connection.execute(older)
+        connection.execute("GRANT SELECT ON task_steps TO PUBLIC")
+        assert "arguments" not in columns(connection, "task_steps")
+    prepare(address)
+    with connect(address, "test") as connection:
+        assert columns(connection, "task_steps")[-1] == "arguments"
+        granted = "SELECT has_table_privilege('public', 'task_steps', 'SELECT')"
+        assert connection.execute(granted).fetchone() == (True,)
 
 
 def test_a_journal_of_the_version_before_messages_gets_them_and_one_way_to_commit(postgres: str) -> None:

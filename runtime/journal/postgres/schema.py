@@ -424,6 +424,9 @@ _ROUNDS = (
 _LIVE = LIVE_TABLES
 _LIVE_TEXT = TEXT_TABLES
 
+# Adds the arguments of steps, after the existing columns.
+_ARGUED = steps_view(Postgres()).replace("CREATE VIEW", "CREATE OR REPLACE VIEW")
+
 MIGRATIONS = (
     NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),
     _NAMED,
@@ -441,5 +444,6 @@ MIGRATIONS = (
     _ROUNDS,
     _LIVE,
     _LIVE_TEXT,
+    _ARGUED,
 )
 """The migrations from version n to n + 1."""

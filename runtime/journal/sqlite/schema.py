@@ -144,7 +144,7 @@ CREATE INDEX IF NOT EXISTS messages_of_job ON message_records (job);
 CREATE INDEX IF NOT EXISTS unread_messages ON message_records (job) WHERE unread;
 """
 
-VERSION = 12
+VERSION = 13
 """The version that this program makes and knows."""
 
 
@@ -195,8 +195,12 @@ DROP VIEW IF EXISTS task_messages;
 DROP VIEW guarded_task_states;
 {"".join(f"DROP VIEW {name};" for name in ROUNDED)}
 {views_of(sql, ROUNDED)}{guarded_states(sql)}"""
+    # Shows the arguments of steps.
+    argued = f"""
+DROP VIEW task_steps;
+{steps_view(sql)}"""
     first = _TABLES + views(sql) + document_views(sql)
-    return first, _NAMED, _HELD, ended, measured, recorded, notices, described, parked, stepped, sent, rounded
+    return first, _NAMED, _HELD, ended, measured, recorded, notices, described, parked, stepped, sent, rounded, argued
 
 
 def fresh() -> str:

@@ -301,6 +301,7 @@ class _Views:
             "error": get("error"),
             "error_type": get("error_type"),
             "traceback": get("traceback"),
+            "arguments": sql.raw("given", self.table),
         }
 
     def message(self) -> dict[str, str]:

@@ -350,7 +350,7 @@ def test_steps_are_shown_with_their_job_and_what_became_of_them(journal: str) ->
     first, later = task(3, ws), task(4, ws)
     times = {"began_at": 1_700_000_000.0, "ended_at": 1_700_000_001.5}
     steps = [
-        step(10, first, raw_result=raw("yes"), tries=2, worker_id="loop-1", **times),
+        step(10, first, raw_result=raw("yes"), raw_given=raw([["é"], {"n": 1}]), tries=2, worker_id="loop-1", **times),
         step(11, first, number=2, attempt=2, error="no\0", error_type="app.Refused", traceback="\ud800", **times),
         step(12, first, "wait", began_at=1_700_000_000.0, ended_at=None, due_at=1_700_000_060.0, error_type="old"),
         step(13, first, dropped=True),
@@ -376,6 +376,8 @@ def test_steps_are_shown_with_their_job_and_what_became_of_them(journal: str) ->
             ("2023-11-14T22:13:20.000Z", None, "2023-11-14T22:14:20.000Z"),
         ]
         assert len(connection.execute("SELECT error, traceback FROM task_steps").fetchall()) == 4
+        given = [row[0] for row in connection.execute("SELECT arguments FROM task_steps ORDER BY key").fetchall()]
+        assert (json.loads(given[0]), given[1:]) == ([["é"], {"n": 1}], [None, None, None])
 
 
 async def test_workers_and_jobs_have_the_audit_trails_of_document_002(journal: str) -> None:

@@ -41,6 +41,8 @@ from callboard.runtime.journal.sqlite.medium import SqliteMedium
 from callboard.runtime.journal.sqlite.opening import connect_writer
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.journal.sqlite.schema import FIRST_COLUMNS, VERSION, fresh, migrations
+from callboard.runtime.journal.views.dialect import Sqlite
+from callboard.runtime.journal.views.views import steps_view
 
 from .samples import Loop, attempt, entry, job, message, moved, raw, step, task, worker, workstream
 
@@ -509,6 +511,19 @@ def test_a_file_of_the_version_before_steps_gets_their_table_and_its_view(path: 
     with closing(sqlite3.connect(path)) as file:
         assert file.execute("SELECT key, flow, typeof(flow) FROM step_records").fetchall() == [(4, 3, "integer")]
         assert file.execute("SELECT job_id, label FROM task_steps").fetchall() == [("job-1", "ask")]
+
+
+def test_a_file_of_the_version_before_shows_the_arguments_of_its_steps(path: Path) -> None:
+    ws = workstream(2, 1, 1)
+    with opened(path) as (journal, loop):
+        journal.append(entry(job(1), ws, task(3, ws), step(4, task(3, ws), raw_given=raw([[1], {}]))))
+        loop.until_durable(journal)
+    older = steps_view(Sqlite()).replace("AS arguments", "AS something")
+    before = next(n for n, sql in enumerate(migrations()) if sql.startswith("\nDROP VIEW task_steps"))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(f"DROP VIEW task_steps; {older} PRAGMA user_version = {before};")
+    with opened(path), closing(sqlite3.connect(path)) as file:
+        assert file.execute("SELECT label, arguments FROM task_steps").fetchall() == [("ask", "[[1],{}]")]
 
 
 def test_a_file_of_the_version_before_messages_gets_their_table_and_its_view(path: Path) -> None:
