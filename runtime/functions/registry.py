@@ -448,6 +448,17 @@ def placed(workstream: Workstream) -> Workstream:
 Change = Callable[[object, Path], object]
 
 
+def without_functions(workstream: Workstream) -> tuple[Workstream, dict[Path, object]]:
+    """A copy of the workstream with one name in place of each function; and the functions, or their names, by place."""
+    found: dict[Path, object] = {}
+
+    def change(body: object, at: Path) -> object:
+        found[at] = body
+        return "function"
+
+    return _rewrite(workstream, change), found
+
+
 def _rewrite(workstream: Workstream, change: Change) -> Workstream:
     """A copy of the workstream in which `change` has replaced each function or name."""
     defaults = workstream.defaults

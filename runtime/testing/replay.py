@@ -45,11 +45,13 @@ from ..engines.invocation import bind
 from ..engines.step_errors import again
 from ..engines.steps import ONCE, Step
 from ..engines.waiting import Waiter
+from ..errors import JobExists
 from ..flows.history import VERSION, ChildHistory, FlowHistory
 from ..functions.signatures import is_async, takes_context
 from ..handles.outcomes import JobFailed, Outcome, outcome_of
 from .errors import SimulationError
 from .loop import SimulatedLoop, SimulatedRunners
+from .same_child import differs
 from .world import bury
 
 if TYPE_CHECKING:
@@ -102,9 +104,9 @@ def check_replay(
     secrets: the values of the task's secrets, which no history has. answers: results of steps that are not kept, by
     their names or labels, so that the replay goes on behind a new step.
 
-    Raises FlowChanged if the body asks for a kept step with another function or other arguments, what the body raises
-    unless the history explains it, SimulationError if the body waits for anything outside, ValueError or OSError for a
-    file that is no history.
+    Raises FlowChanged if the body asks for a kept step with another function or other arguments, JobExists if it
+    submits another child job than the history has under that name, what the body raises unless the history explains it,
+    SimulationError if the body waits for anything outside, ValueError or OSError for a file that is no history.
     """
     if not callable(body):
         raise TypeError(f"check_replay takes the function of the task, not {type(body).__name__}")
@@ -427,14 +429,20 @@ class _Children:
     def __init__(
         self, history: FlowHistory, progress: _Progress, blocking: Callable[[Callable[[], Any], None], Any]
     ) -> None:
+        self._history = history
         self._known = {one.name: one for one in history.children}
         self._by_id = {one.job.id: one for one in history.children}
         self._progress = progress
         self._blocking = blocking
 
-    async def submit(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:  # noqa: ARG002
+    async def submit(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
         if (kept := self._known.get(name)) is None:
             await self._progress.wait(f"child {name}")
+        if (found := differs(self._history, kept, workstream)) is not None:
+            raise JobExists(
+                f"there is a child job {kept.job.id!r} already, with another workstream ({kept.job.shown} in the "
+                f"history): {found}. Use another name, or submit the same workstream in every attempt."
+            )
         self._progress.asked.append(f"child {name}")
         return ChildJob(self, kept.job.id, context)
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from callboard import Runtime, StepRecord, Task, TaskContext, Workstream, step
-from callboard.errors import ApprovalRejected, FlowChanged
+from callboard.errors import ApprovalRejected, FlowChanged, JobExists
 from callboard.runtime.cli.boards import Board
 from callboard.runtime.cli.command_errors import CommandError
 from callboard.runtime.cli.history import history
@@ -290,6 +290,21 @@ async def asks_all_on_loop(task: TaskContext) -> list[Any]:
     return [*got, await task.step(pack, "end")]
 
 
+async def submits(task: TaskContext) -> None:
+    await task.submit(submits.now, name="c")  # type: ignore[attr-defined]
+
+
+OTHERS = [
+    (Workstream("child", tasks=[Task("c", run=child)], description="in other words"), ""),
+    (Workstream("child", tasks=[Task("c", run=f"{__name__}:child")]), ""),
+    (Workstream("child", tasks=[Task("c", run="registered")]), ""),  # nobody knows which function that is
+    (Workstream("another", tasks=[Task("c", run=child)]), "its name was 'child' and is 'another' now"),
+    (Workstream("child", tasks=[Task("c", run=child, timeout="1s")]), "task 'c': timeout was not set and is '1s' now"),
+    (Workstream("child", tasks=[Task("c", run=asks_all)]), "its function '.*:child' is '.*:asks_all' here"),
+]
+"""What a body may submit now, and what differs from what it has submitted."""
+
+
 async def decided(job: JobHandle, name: str, *, rejected: bool = False) -> None:
     with anyio.fail_after(120):
         while not any(one.approval == name for one in job.approvals()):
@@ -339,6 +354,13 @@ async def test_the_history_that_the_command_prints_has_arguments_approvals_and_c
     with pytest.raises(KeyError, match="before"):
         check_replay(steps, body, args={"order": "A7"})  # steps alone lack the results of dependencies
     assert check_replay(steps, body, args={"order": "A7"}, results={"before": 3}).at == ("child c",)
+    for now, differs in OTHERS:
+        submits.now = now  # type: ignore[attr-defined]
+        if not differs:
+            assert check_replay(file, submits).asked == ("child c",)
+            continue
+        with pytest.raises(JobExists, match=differs):
+            check_replay(file, submits)
     rows = tmp_path / "steps.json"
     rows.write_bytes(msgspec.json.encode(steps))
     assert check_replay(rows, body, args={"order": "A7"}, results={"before": 3}).at == ("child c",)
