@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, TypeAlias, overload
@@ -73,7 +72,7 @@ def progress_at(place: Place, reader: JournalQueries) -> Callable[[TaskRecord], 
         from ..journal.postgres.reader import PostgresReader  # noqa: PLC0415 - an extra
 
         assert isinstance(reader, PostgresReader)  # noqa: S101 - `reader_of` makes one
-        return partial(_in_database, reader)
+        return ProgressInDatabase(reader).told
     kept = read_progress(place) if isinstance(place, Path) else {}
     if kept and owner_of(place) is None:
         kept = {}  # it is of a runtime that was killed
@@ -85,13 +84,23 @@ def progress_at(place: Place, reader: JournalQueries) -> Callable[[TaskRecord], 
     return told
 
 
-def _in_database(reader: PostgresReader, task: TaskRecord) -> Progress | None:
-    if not task.token or task.state not in IN_AN_ATTEMPT:
-        return None
-    with suppress(JournalError):  # such as that of a standby: then nothing is known
-        token, progress = reader.progress([task.key]).get(task.key, (0, None))
+class ProgressInDatabase:
+    """The progress of running bodies, read when it is first asked for."""
+
+    def __init__(self, reader: PostgresReader) -> None:
+        self._reader = reader
+        self._read: dict[int, tuple[int, Progress]] | None = None
+
+    def told(self, task: TaskRecord) -> Progress | None:
+        """What a task's running body has said; None if nothing is known."""
+        if not task.token or task.state not in IN_AN_ATTEMPT:
+            return None
+        if self._read is None:
+            self._read = {}
+            with suppress(JournalError):  # such as that of a standby: then nothing is known
+                self._read = self._reader.all_progress()
+        token, progress = self._read.get(task.key, (0, None))
         return progress if token == task.token else None
-    return None
 
 
 def node_of(job: JobRecord, nodes: Nodes) -> str:

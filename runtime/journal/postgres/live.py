@@ -15,9 +15,9 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -45,6 +45,8 @@ CREATE UNLOGGED TABLE live_text (         -- what running bodies emit, while ano
 """
 MOST_NAMED = 350
 """Keys in one notification, which holds 8,000 bytes at most."""
+PROGRESSES = 20_000
+"""Tasks whose progress a command reads."""
 ROWS = 1_000
 """Rows of text that are read at once."""
 _PROGRESS = msgspec.json.Decoder(Progress)
@@ -61,6 +63,9 @@ _OVER = "DELETE FROM live_progress WHERE task = ANY (%(over)s::bigint[]) AND nod
 _READ = """
 SELECT task, token, progress FROM live_progress JOIN nodes USING (node)
 WHERE task = ANY (%s::bigint[]) AND NOT nodes.fenced
+"""
+_READ_ALL = """
+SELECT task, token, progress FROM live_progress JOIN nodes USING (node) WHERE NOT nodes.fenced LIMIT %s
 """
 _WRITE_TEXT = f"""
 INSERT INTO live_text (task, token, place, size, over, node, part)
@@ -101,8 +106,17 @@ def write_progress(connection: Connection, me: int, told: Sequence[LiveProgress]
 
 def read_progress(connection: Connection, tasks: Sequence[int]) -> dict[int, tuple[int, Progress]]:
     """The progress of these tasks, as far as nodes have written it, each with the token of its attempt."""
+    return _newest(connection.execute(_READ, [list(tasks)]))
+
+
+def read_all_progress(connection: Connection) -> dict[int, tuple[int, Progress]]:
+    """The progress of all tasks, as far as nodes have written it, each with the token of its attempt."""
+    return _newest(connection.execute(_READ_ALL, [PROGRESSES]))
+
+
+def _newest(rows: Iterable[tuple[Any, ...]]) -> dict[int, tuple[int, Progress]]:  # Any: columns of several types
     newest: dict[int, tuple[int, Progress]] = {}
-    for task, token, progress in connection.execute(_READ, [list(tasks)]):
+    for task, token, progress in rows:
         with suppress(msgspec.MsgspecError):  # of another version
             newest[task] = token, _PROGRESS.decode(progress)
     return newest

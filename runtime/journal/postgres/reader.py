@@ -152,6 +152,10 @@ class PostgresReader(StoredReader):
         """
         return self.link.ask(lambda connection: live.read_progress(connection, tasks))
 
+    def all_progress(self) -> dict[int, tuple[int, Progress]]:
+        """What running bodies have said of their progress, by their tasks, as `progress` tells it of some."""
+        return self.link.ask(live.read_all_progress)
+
     def text(self, after: TextPlace) -> list[LiveText]:
         """The text that a body emits, after a place: what there is of it, as for `Cluster.read_text`."""
         return self.link.ask(lambda connection: live.read_text(connection, [after]))

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ...services import RuntimeServices
     from .plans import Plan
 
-_MOST = 100
-"""Running tasks of a large run whose progress is read, beyond which more are not looked for."""
+_SPAN = 2_000
+"""Tasks of a run, from the first running one on, whose progress is read: of a larger run the rest is not looked for."""
 
 
 async def progress_elsewhere(services: RuntimeServices, tasks: Sequence[TaskRecord]) -> dict[int, Progress]:
@@ -34,12 +34,13 @@ async def progress_in(
     running = [place for place, (_, phase) in enumerate(states) if phase in IN_AN_ATTEMPT]
     if services.node is None or not running:
         return {}
+    first, last = running[0], min(running[-1], running[0] + _SPAN - 1)
     found: dict[int, Progress] = await services.read(
-        _read_some, services.node, services.journal.reader, stream, running[:_MOST]
+        _read_some, services.node, services.journal.reader, stream, first, last
     )
     return {plan.names[place]: progress for place, progress in found.items()}
 
 
-def _read_some(node: NodeContext, reader: Reader, stream: int, places: Sequence[int]) -> dict[int, Progress]:
-    tasks = [task for place in places for task in reader.tasks(stream, first=place, limit=1)]
+def _read_some(node: NodeContext, reader: Reader, stream: int, first: int, last: int) -> dict[int, Progress]:
+    tasks = reader.tasks(stream, first=first, limit=last - first + 1)
     return {task.index: progress for task, progress in read_progress(node.cluster, tasks)}
