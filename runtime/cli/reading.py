@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, TypeAlias, overload
 
@@ -73,7 +72,7 @@ def progress_at(place: Place, reader: JournalQueries) -> Callable[[TaskRecord], 
 
         assert isinstance(reader, PostgresReader)  # noqa: S101 - `reader_of` makes one
         return ProgressInDatabase(reader).told
-    kept = read_progress(place) if isinstance(place, Path) else {}
+    kept = read_progress(place)
     if kept and owner_of(place) is None:
         kept = {}  # it is of a runtime that was killed
 
