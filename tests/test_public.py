@@ -104,10 +104,11 @@ Task: after args cancel_hooks cancel_timeout capabilities checkpoint checks clea
   max_output name on_cancelled on_completed on_exhausted on_failed on_loss optional priority queue_timeout receive
   retry run save_partial_output secrets shell timeout tool total_timeout unroutable_timeout wait
 TaskContext: again approval args attempt cancelled checkpoint details emit gather gather_blocking heartbeat job_id log
-  now progress publish publish_blocking random receive receive_blocking results saved secrets send send_blocking sleep
-  sleep_blocking step step_blocking submit submit_blocking task token uuid version wait_for_approval workstream_id
-TaskHandle: approve attempts cancel elsewhere name progress published record ref reject reset retry send skip steps
-  stream
+  now now_blocking progress publish publish_blocking random random_blocking receive receive_blocking results saved
+  secrets send send_blocking sleep sleep_blocking step step_blocking submit submit_blocking task token uuid
+  uuid_blocking version version_blocking wait_for_approval workstream_id
+TaskHandle: approve attempts cancel elsewhere name progress published record ref reject reset retry send skip state
+  steps stream
 TaskRecord: allowed anew args attempt cancel checked checkpoint circuit_state claimed_at cpu_seconds created_at
   decisions
   deferrals details due_at durable_wait ended_at epoch error_category error_count error_repeats error_type
@@ -141,7 +142,8 @@ RemoteJob: approvals approve attempts cancel children ended events id messages o
   record ref refresh reject resume retry send skip state steps task tasks wait
 RemoteMachine: ask ended facts fire kind name record refresh state
 RemoteRef: ask fire kind name state
-RemoteTask: approve attempts cancel name progress published record ref refresh reject reset retry send skip steps stream
+RemoteTask: approve attempts cancel name progress published record ref refresh reject reset retry send skip state
+  steps stream
 RemoteWorker: assigned capabilities capacity engine kind last_seen missed name pause record ref refresh resume
   shut_down start state terminate
 """

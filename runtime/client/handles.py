@@ -384,6 +384,11 @@ class RemoteTask(TaskVerbs[RemoteJob]):
         return self._job.record(self.name)
 
     @property
+    def state(self) -> str:
+        """The task's state, as last received."""
+        return str(self.record.state)
+
+    @property
     def progress(self) -> Progress | None:
         """What the running body has said last by `task.progress`, as last received: with the task's record, and by the
         notices of the job's `events()` as they are read. None if nothing was received, and if no attempt runs.

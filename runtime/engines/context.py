@@ -2,6 +2,8 @@
 
 Rules:
 - A context belongs to one attempt. Heartbeats after the end of the attempt are dropped.
+- A call that is for another kind of body (an async one on the loop, a plain one in a thread or process) is refused at
+  once: a coroutine that a plain body does not await would do nothing, in silence.
 - Only the body's own thread may use it: the loop's thread for async functions, its own for plain ones. In other threads
   and event loops, calls that the loop would not notice are refused. `progress` and `emit` may come from any thread.
 - structlog is imported when a body first asks for its logger.
@@ -27,13 +29,14 @@ from .waiting import rule_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from types import UnionType
 
     from ...actors.records.base import Decision
     from ...actors.spec.model import Approval, Workstream
     from ..text.secrets import Mask
     from .child_job import ChildJob, ChildJobRequests
-    from .steps import BoundStep, FlowSource, Step
-    from .waiting import ApprovalRequests
+    from .steps import BoundStep, Flow, FlowSource, Step
+    from .waiting import ApprovalRequests, Waiter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -145,7 +148,7 @@ class TaskContext:
         """
         self._connection.show(Shown(text=_valid(plain_text(chunk, "what a body emits"))))
 
-    async def submit(self, workstream: Workstream, *, name: str) -> ChildJob:
+    def submit(self, workstream: Workstream, *, name: str) -> Coroutine[Any, Any, ChildJob]:
         """Submit a child job of this task's job, identified by the task and `name`; returns when it is durable.
 
         A later attempt, or run, of this task that submits it again gets the same job. Its depth is one more than this
@@ -156,7 +159,7 @@ class TaskContext:
         or if the name or the workstream contains the value of a secret, AttemptOver if this attempt has been given up,
         RuntimeError where no child can be submitted (in a hook), and in a plain function.
         """
-        return await self._connection.known_child_jobs(blocking=False).submit(self, workstream, name)
+        return self._connection.known_child_jobs(blocking=False).submit(self, workstream, name)
 
     def submit_blocking(self, workstream: Workstream, *, name: str) -> ChildJob:
         """`submit` for a plain function, in a thread or in a process. Raises TaskCancelled if its task is cancelled
@@ -183,47 +186,54 @@ class TaskContext:
         """
         return self._connection.flow_of(self.token, blocking=False).call(_step_of(func), args, kwargs)
 
-    def step_blocking(self, func: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    @overload
+    def step_blocking(self, func: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    def step_blocking(self, func: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def step_blocking(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """`step` for a plain function, in a thread or in a process: `func` runs in the body's own thread, unless it
         is async or has retries or a time limit. A body that uses several threads calls its steps in one of them. Also
         raises TaskCancelled.
         """
-        found: T = self._connection.flow_of(self.token, blocking=True).call_blocking(_step_of(func), args, kwargs)
-        return found
+        return self._connection.flow_of(self.token, blocking=True).call_blocking(_step_of(func), args, kwargs)
 
-    async def gather(self, *bound: BoundStep[Any], max_parallel: int | None = None) -> list[Any]:
+    def gather(self, *bound: BoundStep[T], max_parallel: int | None = None) -> Coroutine[Any, Any, list[T]]:
         """Run steps in parallel, `max_parallel` at a time (None: all). Returns their results in the order of the list.
 
         bound: `function.bind(arguments)` of steps. All run to their ends; then the first failure in the list is raised.
         """
-        return await self._connection.flow_of(self.token, blocking=False).gather(bound, max_parallel)
+        return self._connection.flow_of(self.token, blocking=False).gather(bound, max_parallel)
 
-    def gather_blocking(self, *bound: BoundStep[Any], max_parallel: int | None = None) -> list[Any]:
+    def gather_blocking(self, *bound: BoundStep[T], max_parallel: int | None = None) -> list[T]:
         """`gather` for a plain function: the steps run in threads of their own. Also raises TaskCancelled."""
         return self._connection.flow_of(self.token, blocking=True).gather_blocking(bound, max_parallel)
 
-    async def sleep(self, delay: Duration) -> None:
+    def sleep(self, delay: Duration) -> Coroutine[Any, Any, None]:
         """Wait durably, without occupying a slot: the time runs on while no process runs. delay: seconds, or "2h"."""
-        await self._connection.flow_of(self.token, blocking=False).sleep(seconds(delay))
+        return self._connection.flow_of(self.token, blocking=False).sleep(seconds(delay))
 
     def sleep_blocking(self, delay: Duration) -> None:
         """`sleep` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
         self._connection.flow_of(self.token, blocking=True).sleep_blocking(seconds(delay))
 
     @overload
-    async def receive(self, name: str, *, type: type[T], timeout: Duration | None = None) -> T: ...
+    def receive(self, name: str, *, type: type[T], timeout: Duration | None = None) -> Coroutine[Any, Any, T]: ...
     @overload
-    async def receive(self, name: str, *, type: type[T], timeout: Duration | None = None, default: D) -> T | D: ...
+    def receive(
+        self, name: str, *, type: type[T], timeout: Duration | None = None, default: D
+    ) -> Coroutine[Any, Any, T | D]: ...
     @overload
-    async def receive(self, name: str, *, timeout: Duration | None = None, default: Any = ...) -> Any: ...
-    async def receive(
+    def receive(
+        self, name: str, *, type: UnionType | None = None, timeout: Duration | None = None, default: Any = ...
+    ) -> Coroutine[Any, Any, Any]: ...
+    def receive(
         self,
         name: str,
         *,
         timeout: Duration | None = None,
         default: Any = NO_DEFAULT,
         type: Any = None,  # noqa: A002 - the word that people look for
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """Wait for a message of that name to this task or its job, and return its value: once, as a durable step.
 
         Messages that came before wait for this call, and are received in the order in which they were sent. The wait
@@ -233,8 +243,16 @@ class TaskContext:
         MessageInvalid.
         """
         flow = self._connection.flow_of(self.token, blocking=False)
-        return await flow.receive(wanted(name, timeout, default, type))
+        return flow.receive(wanted(name, timeout, default, type))
 
+    @overload
+    def receive_blocking(self, name: str, *, type: type[T], timeout: Duration | None = None) -> T: ...
+    @overload
+    def receive_blocking(self, name: str, *, type: type[T], timeout: Duration | None = None, default: D) -> T | D: ...
+    @overload
+    def receive_blocking(
+        self, name: str, *, type: UnionType | None = None, timeout: Duration | None = None, default: Any = ...
+    ) -> Any: ...
     def receive_blocking(
         self,
         name: str,
@@ -247,7 +265,7 @@ class TaskContext:
         flow = self._connection.flow_of(self.token, blocking=True)
         return flow.receive_blocking(wanted(name, timeout, default, type))
 
-    async def send(self, job_id: str, name: str, value: Any = None, *, task: str | None = None) -> None:
+    def send(self, job_id: str, name: str, value: Any = None, *, task: str | None = None) -> Coroutine[Any, Any, None]:
         """Send another job a message, as `JobHandle.send` does: once, as a durable step, whenever the process dies.
 
         It returns when the message is durable. task: the only task of that job that may receive it. Raises LookupError
@@ -255,31 +273,46 @@ class TaskContext:
         ValueError for an invalid name or a value that is too long, FlowChanged if the kept message of that name was
         another one, and what `step` raises.
         """
-        await self._connection.flow_of(self.token, blocking=False).send(job_id, name, value, task)
+        return self._connection.flow_of(self.token, blocking=False).send(job_id, name, value, task)
 
     def send_blocking(self, job_id: str, name: str, value: Any = None, *, task: str | None = None) -> None:
         """`send` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
         self._connection.flow_of(self.token, blocking=True).send_blocking(job_id, name, value, task)
 
-    async def now(self, name: str = "") -> datetime:
-        """The time in UTC, as a step: a replay gets the same. (A plain function: `task.step_blocking(time.time)`.)
+    def now(self, name: str = "") -> Coroutine[Any, Any, datetime]:
+        """The time in UTC, as a step: a replay gets the same.
 
         name: needed in tasks that the body has started, where the order of calls is not the same in a replay.
         """
         flow = self._connection.flow_of(self.token, blocking=False)
-        return datetime.fromtimestamp(await flow.fact("task.now", flow.now, name), UTC)
+        return _made_of(flow.fact("task.now", flow.now, name), _time)
 
-    async def uuid(self, name: str = "") -> UUID:
+    def now_blocking(self, name: str = "") -> datetime:
+        """`now` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
+        flow = self._connection.flow_of(self.token, blocking=True)
+        return _time(flow.fact_blocking("task.now", flow.now, name))
+
+    def uuid(self, name: str = "") -> Coroutine[Any, Any, UUID]:
         """A random UUID, as a step: for a request that must be made once, such as a payment. name: as for `now`."""
         flow = self._connection.flow_of(self.token, blocking=False)
-        return UUID(await flow.fact("task.uuid", lambda: str(UUID(int=flow.random.getrandbits(128), version=4)), name))
+        return _made_of(flow.fact("task.uuid", lambda: _uuid(flow), name), UUID)
 
-    async def random(self, name: str = "") -> float:
+    def uuid_blocking(self, name: str = "") -> UUID:
+        """`uuid` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
+        flow = self._connection.flow_of(self.token, blocking=True)
+        return UUID(flow.fact_blocking("task.uuid", lambda: _uuid(flow), name))
+
+    def random(self, name: str = "") -> Coroutine[Any, Any, float]:
         """A random number from 0.0 up to 1.0, as a step. name: as for `now`."""
         flow = self._connection.flow_of(self.token, blocking=False)
-        return await flow.fact("task.random", flow.random.random, name)
+        return flow.fact("task.random", flow.random.random, name)
 
-    async def publish(self, name: str, value: Any) -> None:
+    def random_blocking(self, name: str = "") -> float:
+        """`random` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
+        flow = self._connection.flow_of(self.token, blocking=True)
+        return flow.fact_blocking("task.random", flow.random.random, name)
+
+    def publish(self, name: str, value: Any) -> Coroutine[Any, Any, None]:
         """Publish a value (any JSON-able one) under a name: durable, and read from outside by `JobHandle.published`.
 
         It returns when the value is durable. The last value of a name counts. It is a step: a replay does not publish
@@ -287,28 +320,25 @@ class TaskContext:
 
         Raises NotSerialisable for a value that cannot be kept, ValueError for an invalid name, and what `step` raises.
         """
-        await self._connection.flow_of(self.token, blocking=False).publish(name, value)
+        return self._connection.flow_of(self.token, blocking=False).publish(name, value)
 
     def publish_blocking(self, name: str, value: Any) -> None:
         """`publish` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
         self._connection.flow_of(self.token, blocking=True).publish_blocking(name, value)
 
-    async def version(self, name: str, latest: int) -> int:
+    def version(self, name: str, latest: int) -> Coroutine[Any, Any, int]:
         """The version of a part of the body with which this flow began: `latest`, or 1 if steps of it were kept before
         the body that asks first began to run. So changed code can go on with running flows: each takes the path it
         began with. Ask before the first step: an interruption between that and the question leads to 1.
         Raises ValueError for a number below 1 and for an invalid name, TypeError for what is no number or no text.
         """
-        if type(latest) is not int:
-            raise TypeError(
-                f"task.version({shown(name, 40)}, ...) takes the number of the latest version, a whole one from 1 on, "
-                f"not {shown(latest, 60)}"
-            )
-        if latest < 1:
-            raise ValueError(
-                f"task.version({shown(name, 40)}, {shown(latest, 40)}): versions are 1 and up; the first code is 1"
-            )
-        return await self._connection.flow_of(self.token, blocking=False).version(name, latest)
+        flow = self._connection.flow_of(self.token, blocking=False)
+        return flow.version(name, _version(name, latest))
+
+    def version_blocking(self, name: str, latest: int) -> int:
+        """`version` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
+        flow = self._connection.flow_of(self.token, blocking=True)
+        return flow.version_blocking(name, _version(name, latest))
 
     def again(self, /, *given: Never, **args: Any) -> Any:
         """Begin the flow anew with these arguments and an empty history: `return task.again(page=2)`.
@@ -341,7 +371,9 @@ class TaskContext:
         """Whether the attempt was told to stop."""
         return self._connection.cancelled
 
-    async def approval(self, name: str, rule: Approval | None = None, **settings: Any) -> tuple[Decision, ...]:
+    def approval(
+        self, name: str, rule: Approval | None = None, **settings: Any
+    ) -> Coroutine[Any, Any, tuple[Decision, ...]]:
         """Wait until people have approved; returns their decisions. Meanwhile the attempt's clock is stopped, and the
         body occupies no slot.
 
@@ -353,7 +385,7 @@ class TaskContext:
         connection = self._connection
         approvals = connection.known_approvals(thread=False)
         connection.keep_out_secrets(name, "the approval's name")
-        return (await approvals.decision(self.token, name, rule_of(rule, settings), connection)).result()
+        return _decided(approvals.decision(self.token, name, rule_of(rule, settings), connection))
 
     def wait_for_approval(self, name: str, rule: Approval | None = None, **settings: Any) -> tuple[Decision, ...]:
         """`approval` for plain functions, in a thread or in a process. Also raises TaskCancelled."""
@@ -372,6 +404,36 @@ class TaskContext:
             bound = {"workstream_id": self.workstream_id, "task": self.task, "attempt": self.attempt}
             self._log = task_logger(self._connection.mask, bound)
         return self._log
+
+
+async def _made_of(fact: Coroutine[Any, Any, Any], make: Callable[[Any], T]) -> T:
+    return make(await fact)
+
+
+async def _decided(waiting: Coroutine[Any, Any, Waiter]) -> tuple[Decision, ...]:
+    return (await waiting).result()
+
+
+def _time(epoch: float) -> datetime:
+    return datetime.fromtimestamp(epoch, UTC)
+
+
+def _uuid(flow: Flow) -> str:
+    return str(UUID(int=flow.random.getrandbits(128), version=4))
+
+
+def _version(name: object, latest: object) -> int:
+    """The number of the latest version. Raises TypeError and ValueError for what is none."""
+    if type(latest) is not int:
+        raise TypeError(
+            f"task.version({shown(name, 40)}, ...) takes the number of the latest version, a whole one from 1 on, "
+            f"not {shown(latest, 60)}"
+        )
+    if latest < 1:
+        raise ValueError(
+            f"task.version({shown(name, 40)}, {shown(latest, 40)}): versions are 1 and up; the first code is 1"
+        )
+    return latest
 
 
 def _number(said: object, what: str) -> float:

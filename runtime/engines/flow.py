@@ -8,7 +8,8 @@ Rules (DESIGN section 10)
   tasks, since parallel branches come in another order each time.
 - A number that is missing before a kept step was that of a parallel call that was interrupted: a call that is not
   found gets it, and runs. So the numbers of a name have a gap only where an interrupted call was not made again.
-- Arguments that JSON cannot hold say nothing: such a call is found by its number alone.
+- Arguments that JSON cannot hold say nothing, the others of the call count. Without any that counts, a call is found by
+  its number alone.
 - FlowChanged ends the attempt for good, whatever the body does with it: a body that catches all errors would compensate
   for what has not failed. It runs no further step, and what it returns or raises is dropped.
 - A kept step returns its result at once and without I/O. A kept failure is raised again, but only in the round in which
@@ -223,13 +224,13 @@ class Flow:
 
     def call(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         """Call a step from an async body. Raises RuntimeError inside a step."""
-        return self._run(step, self._place(step.name, step.path, args, kwargs), args, kwargs)
+        return self._run(step, self._place(step.name, step.path, *step.arguments(args, kwargs)), args, kwargs)
 
     def call_dated(
         self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, tuple[Any, float]]:
         """`call`, and when the step ended."""
-        return self._dated(step, self._place(step.name, step.path, args, kwargs), args, kwargs)
+        return self._dated(step, self._place(step.name, step.path, *step.arguments(args, kwargs)), args, kwargs)
 
     def call_blocking(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a step from a plain function, in its thread. Raises RuntimeError inside a step, on the loop, and in
@@ -241,7 +242,7 @@ class Flow:
                 f"`await task.step({step.name}, ...)` in an async body"
             )
         self._check_thread(step.name)
-        row = self._place(step.name, step.path, args, kwargs)
+        row = self._place(step.name, step.path, *step.arguments(args, kwargs))
         if isinstance(row, FlowChanged):
             raise row
         if row.ended_at is not None:
@@ -369,8 +370,10 @@ class Flow:
         """The row of a call: a kept one if that counts, else a new one; the error if the kept ones are other calls."""
         self._refuse_inside(name)
         data = _encoded_call(args, kwargs)
-        call = _digest(data)
+        call = _digest(_known_arguments(args, kwargs) if data is None else data)
         found = self._kept.take(name, call)
+        if found is None and call and data is None and not self._in_order:
+            found = self._kept.take(name, "")  # of an older version, which left out all arguments of such a call
         if found is None and self._in_order and (known := self._kept.next_in_order(name)) is not None:
             if call and known.call:
                 return self._has_changed(
@@ -390,7 +393,8 @@ class Flow:
                 "task.version(...)"
             )
         if found.failed and found.ended_at is not None and (found.task, found.round) != (self._task, self._round):
-            return msgspec.structs.replace(found, ended_at=None, due_at=0.0, tries=0)  # to run again, under its key
+            # To run again, under its key: how long it took is that of its new tries.
+            return msgspec.structs.replace(found, began_at=0.0, ended_at=None, due_at=0.0, tries=0)
         return found
 
     def _has_changed(self, text: str) -> FlowChanged:
@@ -646,7 +650,7 @@ class Flow:
             now = self.flows.now()
             with anyio.CancelScope(shield=True):  # else the body could go on without knowing the key of this step
                 row = await self._keep(msgspec.structs.replace(row, began_at=now))
-        row = msgspec.structs.replace(row, tries=1)
+        row = msgspec.structs.replace(row, began_at=row.began_at or self.flows.now(), tries=1)
         try:
             await self._send_kept(row, msgspec.structs.replace(message, request_id=f"{SEND}{row.key}"))
         except Exception:
@@ -744,16 +748,31 @@ class Flow:
                 f"{name}() in a task that the body has started needs a name, since parallel branches come in another "
                 f'order when the body is replayed: {name}("payment of A")'
             )
+        return self._fact(self._own(self._named(name, label)), make)
+
+    def fact_blocking(self, name: str, make: Callable[[], T], label: str = "") -> T:
+        """`fact` for a plain function."""
+        self._check_thread(name)
+        row = self._own(self._named(name, label))
+        if row.ended_at is None:
+            row = self.flows.keep_blocking(self.token, self._made(row, make), self.connection)
+        found: T = row.result
+        return found
+
+    def _named(self, name: str, label: str) -> str:
+        """The name of a step of the library with the label that a body has given to it, if any."""
         before = f"{name} "
-        return self._fact(self._own(name if label == "" else before + self._part(label, f"{name}()", before)), make)
+        return name if label == "" else before + self._part(label, f"{name}()", before)
 
     async def _fact(self, row: StepRecord, make: Callable[[], T]) -> T:
         if row.ended_at is None:
-            now = self.flows.now()
-            made = msgspec.Raw(msgspec.json.encode(make()))
-            row = await self._keep(msgspec.structs.replace(row, began_at=now, ended_at=now, tries=1, raw_result=made))
+            row = await self._keep(self._made(row, make))
         found: T = row.result
         return found
+
+    def _made(self, row: StepRecord, make: Callable[[], Any]) -> StepRecord:
+        now, made = self.flows.now(), msgspec.Raw(msgspec.json.encode(make()))
+        return msgspec.structs.replace(row, began_at=now, ended_at=now, tries=1, raw_result=made)
 
     async def version(self, name: str, latest: int) -> int:
         """The version of a part of the body that this flow began with: `latest`, or 1 if it began before that part."""
@@ -761,6 +780,14 @@ class Flow:
         if name not in self._versions:
             row = self._own(VERSION + name)
             self._versions[name] = await self._fact(row, lambda: latest if self.began_empty else 1)
+        return self._versions[name]
+
+    def version_blocking(self, name: str, latest: int) -> int:
+        """`version` for a plain function."""
+        self._check_thread(VERSION.strip())
+        name = self._part(name, "a version", VERSION)
+        if name not in self._versions:
+            self._versions[name] = self.fact_blocking(VERSION + name, lambda: latest if self.began_empty else 1)
         return self._versions[name]
 
     async def _sleep(self, row: StepRecord, seconds: float) -> None:
@@ -868,6 +895,26 @@ def _encoded_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None
     except BaseException as error:  # of the code of an argument
         contained(error)
         return None
+
+
+def _known_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None:
+    """The arguments of a call as JSON, with a hole for each that JSON cannot hold; None if it can hold none of them."""
+    placed = [_encoded_argument(one) for one in args]
+    named = {name: _encoded_argument(kwargs[name]) for name in kwargs}
+    if all(one is _HOLE for one in (*placed, *named.values())):
+        return None
+    return _encode((placed, named))
+
+
+def _encoded_argument(value: object) -> msgspec.Raw:
+    try:
+        return msgspec.Raw(_encode(value))
+    except BaseException as error:  # of the code of an argument
+        contained(error)
+        return _HOLE
+
+
+_HOLE = msgspec.Raw(b'{"":null}')  # in place of an argument
 
 
 def _digest(call: bytes | None) -> str:

@@ -34,6 +34,7 @@ from ..functions.signatures import is_async
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
+    from typing import Concatenate, Self
 
     from ...actors.messages.errors import FlowChanged
     from ..text.secrets import Mask
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+Q = ParamSpec("Q")
+S = TypeVar("S")
 
 ONCE = Retry(max_attempts=1)
 """The retries of a step that sets none: it is tried once."""
@@ -112,8 +116,16 @@ class Flow(Protocol):
         """A value that is made once and then kept: the time, an id, a random number. `make` makes plain JSON."""
         ...
 
+    def fact_blocking(self, name: str, make: Callable[[], R], label: str = "") -> R:
+        """`fact` for a plain function, in the thread of the body."""
+        ...
+
     def version(self, name: str, latest: int) -> Coroutine[Any, Any, int]:
         """The version of a part of the body that this flow began with."""
+        ...
+
+    def version_blocking(self, name: str, latest: int) -> int:
+        """`version` for a plain function, in the thread of the body."""
         ...
 
     @property
@@ -185,12 +197,12 @@ inside: ContextVar[str | None] = ContextVar("callboard step", default=None)
 """The label of the step whose function runs here."""
 
 
-class Step(Generic[P, R]):
+class Step(Generic[P, R_co]):
     """A function that is durable inside a flow: made by `step`."""
 
     def __init__(
         self,
-        func: Callable[P, R],
+        func: Callable[P, R_co],
         name: str | None = None,
         retry: Retry = ONCE,
         timeout: Duration | None = None,
@@ -198,6 +210,8 @@ class Step(Generic[P, R]):
     ) -> None:
         if isinstance(func, Step):
             raise TypeError(f"{func!r} is a step already")
+        if is_a(func, staticmethod) or is_a(func, classmethod):
+            raise TypeError(f"step takes a function, not {type(func).__name__}: put @step below @{type(func).__name__}")
         if not callable(func):
             raise TypeError(f"step takes a function, not {type(func).__name__}")
         given: Any = func
@@ -214,10 +228,18 @@ class Step(Generic[P, R]):
                 f"step {self.name!r} is a plain function, which cannot be stopped in its thread: give the calls that "
                 "it makes time limits, or write it as an async function"
             )
+        if self.timeout == 0:
+            raise ValueError(
+                f"the timeout of step {self.name!r}: a limit of 0 is over before anything starts (leave it out for no "
+                "limit of its own)"
+            )
+        self.given: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        if is_a(func, functools.partial):
+            self.given = given.args, given.keywords
         self.func = func
         self._describe(func)
 
-    def _describe(self, func: Callable[P, R]) -> None:
+    def _describe(self, func: Callable[..., Any]) -> None:
         """Take over the function's documentation, and those of its own attributes whose names a step does not use."""
         own: dict[str, object] = getattr(func, "__dict__", {})
         functools.update_wrapper(self, func, updated=())
@@ -228,23 +250,37 @@ class Step(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Step {self.name}>"
 
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the step in the present flow; without a flow, call the function."""
         flow = present_flow()
         if flow is None:
             return self.func(*args, **kwargs)
         if self.on_loop:
-            return cast("R", flow.call(self, args, kwargs))
-        return cast("R", flow.call_blocking(self, args, kwargs))
+            return cast("R_co", flow.call(self, args, kwargs))
+        return cast("R_co", flow.call_blocking(self, args, kwargs))
 
-    def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundStep[R]:
+    @overload
+    def bind(self: Step[Q, Coroutine[Any, Any, R]], /, *args: Q.args, **kwargs: Q.kwargs) -> BoundStep[R]: ...
+    @overload
+    def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundStep[R_co]: ...
+    def bind(self, /, *args: Any, **kwargs: Any) -> BoundStep[Any]:
         """The step with these arguments, for `task.gather`."""
         return BoundStep(self, args, kwargs)
 
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+    @overload
+    def __get__(self: Step[Concatenate[S, Q], R], instance: S, owner: type | None = None) -> Step[Q, R]: ...
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """A step that is a method is bound to its object as any function is."""
         func: Callable[..., Any] = self.func
         return self if instance is None else self.of(functools.partial(func, instance))
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call by which it is found again: also those that `functools.partial` has bound."""
+        if self.given is None:
+            return args, kwargs
+        return (*self.given[0], *args), {**self.given[1], **kwargs}
 
     def of(self, func: Callable[..., Any]) -> Step[..., Any]:
         """Return the step with some arguments of its function given."""
@@ -253,10 +289,10 @@ class Step(Generic[P, R]):
         return again
 
 
-class BoundStep(Generic[R]):
-    """A step with its arguments: one item of `task.gather`."""
+class BoundStep(Generic[R_co]):
+    """A step with its arguments: one item of `task.gather`, which gives what the step's function returns (awaited)."""
 
-    def __init__(self, step: Step[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.step = step
         self.args_given = args
         self.keywords_given = kwargs
@@ -282,8 +318,10 @@ def step(
     name: the step's name, and its identity in the history of running flows: a step with a name of its own can be moved
     and renamed (by default the last part of the function's path). retry: how often it is tried (once). timeout: of one
     try. tool: what its function uses: each try has one of the tool's parallel uses, waits while there is none or the
-    tool's breaker is open, and counts for that breaker. Raises TypeError for what is no function, ValueError for a name
-    that is empty or too long, or a lambda without a name.
+    tool's breaker is open, and counts for that breaker.
+
+    Raises TypeError for what is no function, ValueError for a name that is empty or too long, a lambda without a name,
+    and a time limit of 0.
     """
     if func is None:
         return functools.partial(step, name=name, retry=retry, timeout=timeout, tool=tool)
@@ -309,7 +347,9 @@ def step_of(func: Callable[..., Any]) -> Step[..., Any]:
     if is_a(func, functools.partial) and isinstance(whole, Step):
         part: Any = func
         declared = cast("Step[..., Any]", whole)
-        return declared.of(functools.partial(declared.func, *part.args, **part.keywords))
+        made = declared.of(functools.partial(declared.func, *part.args, **part.keywords))
+        made.given = declared.arguments(part.args, part.keywords)
+        return made
     return Step(func)
 
 

@@ -515,6 +515,11 @@ class TaskHandle(TaskVerbs["JobHandle"]):
         return core_of(self._job).task_record(self.name)
 
     @property
+    def state(self) -> str:
+        """The task's present state."""
+        return str(self.record.state)
+
+    @property
     def ref(self) -> EntityRef:
         """The reference by which people fire events at the task."""
         return core_of(self._job).services.reference("task", f"{self._job.id}/{self.name}", self, self._job)

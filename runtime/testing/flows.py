@@ -110,7 +110,9 @@ class _ScriptedFlow:
 
     async def gather(self, bound: Sequence[BoundStep[Any]], most: int | None) -> list[Any]:
         items = [bound_of(item) for item in bound]
-        replaced = [BoundStep(self._scripted(item.step), item.args_given, item.keywords_given) for item in items]
+        replaced: list[BoundStep[Any]] = [
+            BoundStep(self._scripted(item.step), item.args_given, item.keywords_given) for item in items
+        ]
         return await self._flow.gather(replaced, most)
 
     def gather_blocking(self, bound: Sequence[BoundStep[Any]], most: int | None) -> list[Any]:
@@ -143,8 +145,14 @@ class _ScriptedFlow:
     def fact(self, name: str, make: Callable[[], R], label: str = "") -> Coroutine[Any, Any, R]:
         return self._flow.fact(name, make, label)
 
+    def fact_blocking(self, name: str, make: Callable[[], R], label: str = "") -> R:
+        return self._flow.fact_blocking(name, make, label)
+
     def version(self, name: str, latest: int) -> Coroutine[Any, Any, int]:
         return self._flow.version(name, latest)
+
+    def version_blocking(self, name: str, latest: int) -> int:
+        return self._flow.version_blocking(name, latest)
 
     @property
     def random(self) -> Random:

@@ -200,7 +200,9 @@ class World:
     def kept(self, steps: Iterable[StepRecord]) -> bool:
         """Steps are durable, and their bodies do not know it yet. True if a crash that a test asked for came here."""
         for step in steps:
-            self.note("step", step.task_id, step.label, step.state)
+            self.note("step", step.task_id, step.label, "forgotten" if step.dropped else step.state)
+            if step.dropped:  # a further run begins before it
+                continue
             for asked in self.crashes_after if step.ended_at is not None else ():
                 label, task, crash = asked
                 job, _, name = _RUN.sub("", step.task_id).rpartition("/")

@@ -8,6 +8,7 @@ Rules
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
 from pathlib import Path
@@ -26,7 +27,13 @@ _COMPARED = 200  # characters of a message that are searched for in the tracebac
 _LONGEST_CHAIN = 200  # errors in a chain of causes
 _LINKS = {name: getattr(BaseException, name) for name in ("__cause__", "__context__", "__suppress_context__")}
 _TRACE: Any = BaseException.__dict__["__traceback__"]
-_OURS = tuple({str(path.parent.parent) for path in (Path(__file__), Path(__file__).resolve())})  # also behind a link
+_OURS = tuple(
+    {
+        f"{path.parents[2] / layer}{os.sep}"
+        for path in (Path(__file__), Path(__file__).resolve())  # also behind a link
+        for layer in ("machines", "actors", "runtime")
+    }
+)
 
 
 def traceback_of(error: BaseException, mask: Mask | None = None) -> str:

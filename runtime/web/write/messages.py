@@ -22,6 +22,7 @@ import msgspec
 from litestar import Request, post
 from litestar.params import PathParameter, QueryParameter
 
+from ...commands.idempotency import RequestIdReused
 from ..http.access import TheCaller
 from ..http.context import JobPath, TaskPath, TheBoard, job_id_of
 from ..http.problems import Problem
@@ -43,13 +44,23 @@ async def _sent(
     action = TABLE["job" if target.task is None else "task", "send"]
     keys = request.headers.getall(HEADER, [])
     value = _value(await request.body(), request.content_type[1].get("charset", "utf-8"))
-    if key is None and not keys:
-        key = await _named_key(board, request, target, name)
-    return await perform(board, caller, action, target, Send(name=name, value=value, by=by, request_id=key), keys=keys)
+    told = None
+    if key is None and not keys and (named := await _named_key(board, request, target, name)) is not None:
+        key, told = named
+    command = Send(name=name, value=value, by=by, request_id=key)
+    try:
+        return await perform(board, caller, action, target, command, keys=keys)
+    except RequestIdReused:
+        if told is None:
+            raise
+        text = (
+            f"The delivery {told} was another message {name!r} before, which was taken. Send a new one under a new id"
+        )
+        raise RequestIdReused(text) from None
 
 
-async def _named_key(board: Board, request: AnyRequest, target: Target, name: str) -> str | None:
-    """The key of a request by a header that the job's specification names. Raises Problem."""
+async def _named_key(board: Board, request: AnyRequest, target: Target, name: str) -> tuple[str, str] | None:
+    """The key of a request by a header that the job's specification names, and the header in words. Raises Problem."""
     record = await board.job(target.name)
     plan = await board.plans.of(record.id, record.stream)
     for header in () if plan is None else plan.request_id_headers:
@@ -60,7 +71,7 @@ async def _named_key(board: Board, request: AnyRequest, target: Target, name: st
             raise Problem(400, "bad-request", text)
         value = values[0].strip()
         about = msgspec.json.encode([record.id, target.task, name, header.lower(), value])
-        return f"{value[:100]} {blake2b(about, digest_size=16).hexdigest()}"
+        return f"{value[:100]} {blake2b(about, digest_size=16).hexdigest()}", f"{value!r:.100} ({header})"
     return None
 
 

@@ -446,3 +446,14 @@ def holds(folder: str, name: str) -> str:
 
 def holds_tool(task: TaskContext) -> str:
     return holds(task.args["folder"], task.args["name"])
+
+
+def decides(task: TaskContext) -> list[str]:
+    decided = [
+        str(task.uuid_blocking()), task.now_blocking().isoformat(), str(task.random_blocking("of A")),
+        str(task.version_blocking("two parcels", 2)),
+    ]  # fmt: skip
+    note(task.args["folder"], "\n".join(decided))
+    if task.attempt == 1:
+        raise RuntimeError("interrupted")
+    return decided

@@ -399,3 +399,11 @@ async def test_a_worker_that_is_killed_holds_and_awaits_no_tool_any_more(place: 
         (place / "go").touch()
         assert (await job.wait()).raise_for_state().results == {"a": "a", "b": "b"}
         assert (kernel.uses, kernel.lent, runtime.breaker("model").record.failures) == ({}, {}, 0)
+
+
+@EVERYWHERE
+async def test_a_plain_body_decides_by_the_same_time_ids_and_versions_in_a_replay(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        decided = await result(runtime, bodies.decides, place, engine, retry=SOON)
+    assert ran(place) == [*decided, *decided]
+    assert decided[3] == "2"

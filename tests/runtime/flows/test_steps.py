@@ -214,6 +214,33 @@ async def test_a_plain_body_takes_steps_in_its_own_thread(open_runtime: Open) ->
     assert ran == [1, 2, ("half", 6)]
 
 
+async def test_what_an_async_body_awaits_is_refused_in_a_plain_one_where_it_is_called(open_runtime: Open) -> None:
+    calls: dict[str, Callable[[TaskContext], object]] = {
+        "sleep": lambda task: task.sleep("3d"), "send": lambda task: task.send("other", "go"),
+        "publish": lambda task: task.publish("stage", 1), "receive": lambda task: task.receive("go"),
+        "now": lambda task: task.now(), "uuid": lambda task: str(task.uuid()), "random": lambda task: task.random(),
+        "version": lambda task: task.version("two", 2), "gather": lambda task: task.gather(half.bind(1)),
+        "submit": lambda task: task.submit(Workstream("w", tasks=[Task("t", run=len)]), name="w"),
+        "approval": lambda task: task.approval("go"),
+    }  # fmt: skip
+
+    def body(task: TaskContext) -> list[str]:
+        told: list[str] = []
+        for name, call in calls.items():
+            try:
+                call(task)
+            except RuntimeError as error:
+                told.append(f"{name}: {error}")
+        return told
+
+    async with open_runtime() as runtime:
+        runtime.task(name="body")(body)
+        told = await run(runtime, "body")
+    assert [line.partition(":")[0] for line in told] == list(calls)
+    assert all("this body runs in a thread or process: use task." in line for line in told)
+    assert not ran
+
+
 async def test_an_async_step_of_a_plain_body_runs_on_the_loop(open_runtime: Open) -> None:
     def body(task: TaskContext) -> int:
         return task.step_blocking(double.func, 4) + task.step_blocking(double, 5)  # type: ignore[operator]
@@ -304,6 +331,33 @@ async def test_the_error_of_a_step_can_be_caught_and_is_the_same_in_a_replay(ope
         "plain",
         "odd",
     ] * 2  # a new attempt runs failed ones again
+
+
+async def test_what_a_step_took_is_that_of_its_last_run_and_a_wrong_wait_is_told_at_the_line_of_the_body(
+    open_runtime: Open,
+) -> None:
+    @step
+    async def breaks() -> None:
+        raise ConnectionError("away")
+
+    async def body(task: TaskContext) -> None:
+        await breaks()
+
+    async def wrong(task: TaskContext) -> None:
+        await task.sleep("soon")
+
+    clock = VirtualClock()
+    async with open_runtime(clock=clock) as runtime:
+        runtime.task(name="body")(body)
+        runtime.task(name="wrong")(wrong)
+        job = await runtime.submit(Workstream("flow", tasks=[Task("t", run="body")]), id="again")
+        await job.wait()
+        clock.advance(3600)
+        await (await job.retry(reason="once more")).wait()
+        (kept,) = await job.steps("t")
+        assert (kept.state, kept.tries, kept.duration_ms) == ("failed", 1, 0)
+        with pytest.raises(AssertionError, match=r"'soon' is not a duration.*\(test_steps.py:\d+ in wrong\)"):
+            await run(runtime, "wrong")
 
 
 async def test_a_permanent_error_is_not_tried_again(open_runtime: Open) -> None:
@@ -429,6 +483,9 @@ async def test_a_plain_step_on_the_loop_and_steps_in_the_wrong_place_are_refused
         (lambda: step(half.func, retry=Retry(max_attempts=0)), "wrong in step 'half':\n.*at least 1, not 0"),
         (lambda: step(half.func, retry=Retry(base_delay="1h")), "is above max_delay"),
         (lambda: step(half.func, retry=Retry(wait=3)), "no wait strategy"),
+        (lambda: step(double.func, timeout=0), "timeout of step 'double': a limit of 0"),
+        (lambda: step(staticmethod(double.func)), "put @step below @staticmethod"),
+        (lambda: step(classmethod(double.func)), "put @step below @classmethod"),  # type: ignore[call-overload]
     ],
 )
 def test_what_can_be_no_step_is_refused_when_it_is_made(make: Callable[[], Any], told: str) -> None:
@@ -677,6 +734,52 @@ async def test_arguments_that_json_cannot_hold_say_nothing(open_runtime: Open) -
         runtime.task(name="body")(body)
         assert await run(runtime, "body", retry=SOON) == [1, 2]
     assert ran == [1, 2]
+
+
+@pytest.mark.parametrize("way", ["a client", "a partial", "a partial of a step", "a keyword"])
+async def test_arguments_that_json_can_hold_tell_branches_apart_beside_others(way: str, open_runtime: Open) -> None:
+    async def pack(client: object, order: str) -> str:
+        ran.append(order)
+        return f"parcel {order}"
+
+    def call(task: TaskContext, order: str) -> Any:
+        match way:
+            case "a client":
+                return task.step(pack, object(), order)
+            case "a keyword":
+                return task.step(pack, object(), order=order)
+            case "a partial":
+                return task.step(functools.partial(pack, None, order))
+            case _:
+                return task.step(functools.partial(step(pack), order=order), object())
+
+    async def body(task: TaskContext) -> dict[str, str]:
+        out: dict[str, str] = {}
+
+        async def one(order: str, done: anyio.Event) -> None:
+            out[order] = await call(task, order)
+            done.set()
+
+        async with anyio.create_task_group() as group:
+            for order in ("A", "B") if task.attempt == 1 else ("B", "A"):
+                done = anyio.Event()
+                group.start_soon(one, order, done)
+                await done.wait()
+        if task.attempt == 1:
+            raise RuntimeError("interrupted")
+        return out
+
+    async def changed(task: TaskContext) -> str:
+        packed = await call(task, "A" if task.attempt == 1 else "C")
+        raise RuntimeError(f"interrupted with {packed}")
+
+    async with open_runtime() as runtime:
+        runtime.task(name="body")(body)
+        runtime.task(name="changed")(changed)
+        assert await run(runtime, "body", retry=SOON) == {"A": "parcel A", "B": "parcel B"}
+        assert sorted(ran) == ["A", "B"]
+        with pytest.raises(AssertionError, match="FlowChanged: step 'pack' of this flow was called with other arg"):
+            await run(runtime, "changed", retry=SOON)
 
 
 async def test_in_a_branch_a_fact_needs_a_name(open_runtime: Open) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, assert_type, get_type_hints
 import msgspec
 import pytest
 
-from callboard import Actor, Context, JobHandle, Outcome, Ref, Runtime, Task, TaskContext, Workstream
+from callboard import Actor, Context, JobHandle, Outcome, Ref, Runtime, Task, TaskContext, Workstream, step
 from callboard.errors import JobFailed
 
 pytestmark = pytest.mark.anyio
@@ -129,3 +129,51 @@ def test_what_is_on_a_reference_is_for_users() -> None:
     shown = {name for name in dir(Ref) if not name.startswith("_")}
     assert shown == {"name", "stopped", "tell", "offer", "ask", "stop", "tell_threadsafe"}
     assert not get_type_hints(Ref)
+
+
+@step
+async def charge(order: str, cents: int) -> str:
+    return f"{order}: {cents}"
+
+
+@step(name="weigh")
+def weigh(order: str, *, unit: str = "kg") -> float:
+    return float(len(order + unit))
+
+
+class Shop:
+    @step
+    async def pack(self, order: str) -> int:
+        return len(order)
+
+
+def plain(task: TaskContext) -> list[str]:
+    assert_type(task.step_blocking(weigh, "A7"), float)
+    assert_type(task.step_blocking(charge, "A7", 3), str)  # the awaited value, not the coroutine
+    assert_type(task.receive_blocking("paid", type=Sum), Sum)
+    assert_type(task.gather_blocking(weigh.bind("A7")), list[float])
+    return task.gather_blocking(charge.bind("A7", 1))
+
+
+async def steps(task: TaskContext) -> list[str]:
+    shop = Shop()
+    assert_type(await charge("A7", 1), str)
+    assert_type(await task.step(weigh, "A7", unit="g"), float)
+    assert_type(await shop.pack("A7"), int)
+    assert_type(await task.step(shop.pack, "A7"), int)
+    assert_type(await task.gather(shop.pack.bind("A7")), list[int])
+    assert_type(await task.gather(weigh.bind("A7"), *(weigh.bind(order) for order in "ab")), list[float])
+    assert_type(await task.receive("paid", type=Sum, timeout="1d", default=None), Sum | None)
+    await task.receive("paid", type=int | str)
+    paid: int = await task.receive("paid", type=str)  # type: ignore[arg-type]  # pyright: ignore[reportAssignmentType]
+    await charge("A7", "1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await shop.pack(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    charge.bind("A7")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    shop.pack.bind("A7", 1)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    wrong: list[int] = await task.gather(charge.bind("A7", 1))  # type: ignore[arg-type]  # pyright: ignore[reportAssignmentType]
+    return [*await task.gather(charge.bind("A7", 1), charge.bind("A8", 2)), *map(str, [*wrong, paid])]
+
+
+def test_a_step_has_the_arguments_and_the_result_of_its_function() -> None:
+    assert callable(steps)
+    assert callable(plain)  # they are for the type checkers

@@ -900,3 +900,19 @@ def test_of_a_closed_simulation_nothing_stays_in_memory() -> None:
     left = used()
     gc.collect()
     assert left() is None
+
+
+def test_steps_that_a_further_run_drops_are_traced_as_forgotten_and_crash_nothing() -> None:
+    async def body() -> list[str]:
+        return [await ask_model("a"), await ask_model("b")]
+
+    with Simulation() as sim:
+        sim.task(body, name="two questions")
+        job = sim.submit(one_flow("two questions"), id="r1")
+        assert job.run().ok
+        sim.crash_after("ask_model#2")
+        job.retry("t", from_step="ask_model#2")
+        assert sim.world.crashes == 0
+        assert job.run().ok
+        assert sim.world.crashes == 1
+        assert any("ask_model#2 forgotten" in line for line in sim.trace.lines())

@@ -145,6 +145,7 @@ async def test_a_header_that_the_specification_names_makes_a_repeated_delivery_o
             assert answer.status_code == 200
         other = await client.post(path, content=b"2", headers={"X-GITHUB-DELIVERY": "17"})
         assert (other.status_code, other.json()["type"]) == (422, "/problems/request-id-reused")
+        assert "The delivery '17' (X-GitHub-Delivery) was another message 'push' before" in other.json()["detail"]
         assert len(runtime.journal.reader.messages(job.id)) == 1
         second = {"X-Event-Id": "17", "X-GitHub-Delivery": "17"}  # the first that is named counts
         assert (await client.post(path, content=b"2", headers=second)).status_code == 200
