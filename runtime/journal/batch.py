@@ -38,7 +38,7 @@ from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.user_code import plain, written
 from .contract import Entry
-from .sqlite.schema import BATCH_COLUMNS
+from .sqlite.schema import BATCH_COLUMNS, STEPS_COLUMNS
 from .views.views import TRANSITION_FIELDS
 
 CHUNK = 256
@@ -300,7 +300,8 @@ class _Encoding:
         for column, value in lists:
             if value:
                 values[column] = encode_readable(value).decode()
-        self.parts.append(tuple(values.get(column) for column in BATCH_COLUMNS))
+        columns = STEPS_COLUMNS if len(values) == len(STEPS_COLUMNS) and "step" in values else BATCH_COLUMNS
+        self.parts.append(tuple(map(values.get, columns)))
         self.previous = self.number  # for the next part, which is in the same transaction
         self.clear()
 

@@ -23,7 +23,7 @@ from ..batch import Batch, Parameters, parts_of
 from .files import Damaged, Files, FilesMoved, Overwritten
 from .lock import Lock
 from .opening import FileClaim, code_of, connect, connect_writer, end_session, refusing
-from .schema import INSERT_BATCH
+from .schema import INSERT_BATCH, INSERT_STEPS, STEPS_COLUMNS
 
 _DAMAGED = "the file is damaged: stop this runtime, keep the file, and restore it from a copy"
 _UNREADABLE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -230,14 +230,18 @@ class SqliteMedium:
 
 def _commit(connection: sqlite3.Connection, parts: list[Parameters]) -> None:
     if len(parts) == 1:
-        connection.execute(INSERT_BATCH, parts[0])
+        _write(connection, parts[0])
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
         for part in parts:
-            connection.execute(INSERT_BATCH, part)
+            _write(connection, part)
         connection.execute("COMMIT")
     except sqlite3.Error:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _write(connection: sqlite3.Connection, part: Parameters) -> None:
+    connection.execute(INSERT_STEPS if len(part) == len(STEPS_COLUMNS) else INSERT_BATCH, part)

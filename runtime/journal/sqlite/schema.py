@@ -325,20 +325,31 @@ _WRITES = {
   DELETE FROM inbox_rows WHERE answer IS NOT NULL AND answered_at <= new.pruned_at - {ANSWERS_KEPT};""",
 }
 _ASKED_BY = {"outbox": "coalesce(new.outbox, new.outbox_done)"}  # one trigger: it deletes, then inserts
-BATCH_COLUMNS = ("owner", "previous", "entry", "last_key", "last_seq", "data", "outbox_done", *_WRITES)
-BATCH = (
-    f"CREATE TEMP VIEW batch AS SELECT {', '.join(f'NULL AS {column}' for column in BATCH_COLUMNS)};\n"
-    + "\n".join(
-        f"CREATE TEMP TRIGGER write_{column} INSTEAD OF INSERT ON batch"
+_HEAD = ("owner", "previous", "entry", "last_key", "last_seq", "data")
+BATCH_COLUMNS = (*_HEAD, "outbox_done", *_WRITES)
+STEPS_COLUMNS = (*_HEAD, "step")
+"""The columns of a commit that holds nothing but steps: nine of ten commits of flows are such."""
+
+
+def _view(name: str, columns: tuple[str, ...]) -> str:
+    """The SQL that makes a view for one connection, whose triggers write these columns, and `meta`."""
+    writes = "\n".join(
+        f"CREATE TEMP TRIGGER {name}_{column} INSTEAD OF INSERT ON {name}"
         f" WHEN {_ASKED_BY.get(column, f'new.{column}')} IS NOT NULL BEGIN {sql}\nEND;"
         for column, sql in _WRITES.items()
+        if column in columns
     )
-    + """
-CREATE TEMP TRIGGER write_meta INSTEAD OF INSERT ON batch BEGIN
+    return f"""CREATE TEMP VIEW {name} AS SELECT {", ".join(f"NULL AS {column}" for column in columns)};
+{writes}
+CREATE TEMP TRIGGER {name}_meta INSTEAD OF INSERT ON {name} BEGIN
   UPDATE meta SET  -- `entry` may not be NULL: so the commit fails if the owner or the last entry differs
     entry = CASE WHEN owner = new.owner AND entry = new.previous THEN new.entry END,
     last_key = max(last_key, new.last_key), last_seq = max(last_seq, new.last_seq);
-END;"""
-)
-"""The SQL that makes the view `batch`, for one connection."""
+END;
+"""
+
+
+BATCH = _view("batch", BATCH_COLUMNS) + _view("steps", STEPS_COLUMNS)
+"""The SQL that makes the views `batch` and `steps`. A trigger that has nothing to write costs SQLite time as well."""
 INSERT_BATCH = f"INSERT INTO batch VALUES ({', '.join('?' * len(BATCH_COLUMNS))})"
+INSERT_STEPS = f"INSERT INTO steps VALUES ({', '.join('?' * len(STEPS_COLUMNS))})"

@@ -26,7 +26,7 @@ from callboard.runtime.journal.sqlite import lock
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 
-from .samples import Loop, entry, job
+from .samples import Loop, entry, job, step, task, workstream
 
 ROOT = Path(__file__).parents[3]
 CHILD = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
@@ -305,7 +305,8 @@ def test_clients_fold_nothing_into_the_file_while_it_is_owned(path: Path) -> Non
     assert journal.shut(30)
 
 
-def test_a_log_of_an_older_journal_is_noticed_by_the_commit_itself(path: Path) -> None:
+@pytest.mark.parametrize("only_steps", [False, True])
+def test_a_log_of_an_older_journal_is_noticed_by_the_commit_itself(path: Path, only_steps: bool) -> None:
     """The whole of it, put back: SQLite sees an older journal, and the commit looks what it ends with."""
     journal, loop = SqliteJournal(path), Loop()
     loop.open(journal)
@@ -314,7 +315,7 @@ def test_a_log_of_an_older_journal_is_noticed_by_the_commit_itself(path: Path) -
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE meta SET entry = entry - 1")
         connection.commit()
-    journal.append(entry(job(2), seq=2))
+    journal.append(entry(step(9, task(3, workstream(2, 1, 1)))) if only_steps else entry(job(2), seq=2))
     journal.flush()
     while journal.health.ok:
         loop.calls.get(timeout=60)()
