@@ -49,6 +49,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     began_at: float  # of the first try (UTC epoch seconds)
     ended_at: float | None = None  # None: it waits
     due_at: float | None = None  # when the wait is over
+    cancelled_at: float | None = None  # when its body has cancelled it while it waited
     worker_id: str | None = None
     raw_result: MaybeRaw = msgspec.field(default=None, name="result")  # as JSON
     error: str | None = None
@@ -68,9 +69,11 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
     @property
     def state(self) -> str:
-        """One of completed, failed and waiting. A waiting step that has an error waits for its next try."""
+        """One of completed, failed, waiting and cancelled. A waiting step that has an error waits for its next try. A
+        cancelled one goes on if a replay asks for it again.
+        """
         if self.ended_at is None:
-            return "waiting"
+            return "waiting" if self.cancelled_at is None else "cancelled"
         return "failed" if self.failed else "completed"
 
     @property

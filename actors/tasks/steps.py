@@ -30,7 +30,9 @@ _OPEN = ALIVE | BEATS
 def keep_step(task: TaskActor, message: KeepStep) -> None:
     """Persist a step of the running body, and answer with its record."""
     kernel = task.kernel
-    if may_keep(task, message.token):
+    if message.step.cancelled_at is not None and kernel.drain_began is not None:
+        kernel.effect(Answer(message.reply, message.step))  # it waits on: the drain has stopped its body
+    elif may_keep(task, message.token):
         kernel.effect(Answer(message.reply, keep(task, message.step)))
     else:
         kernel.effect(Answer(message.reply, None, over()))

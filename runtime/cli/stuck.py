@@ -235,7 +235,7 @@ def _step_of(reader: JournalQueries, task: TaskRecord, tools: dict[str, BreakerR
 
     from . import words  # noqa: PLC0415
 
-    open_ = [step for step in reader.steps(task.flow) if step.ended_at is None]
+    open_ = [step for step in reader.steps(task.flow) if step.state == "waiting"]
     waits = [step for step in open_ if step.due_at or step.awaits or step.waits_for_tool]
     if not waits:
         return "", ""

@@ -208,6 +208,8 @@ def step(record: StepRecord, breakers: Mapping[str, BreakerRecord] = MappingProx
     elif record.ended_at is None and record.tool_use == HOLDS:
         what = f"runs with tool {record.tool!r}"
     until = f"until {due(record.due_at)}" if record.ended_at is None and record.due_at is not None else ""
+    if record.state == "cancelled" and until:
+        until = f"it would have waited {until}"
     return "; ".join(filter(None, (" ".join(filter(None, (what, until))), brief(record.error))))
 
 

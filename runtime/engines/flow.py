@@ -463,7 +463,7 @@ class Flow:
         now = row if row.began_at else msgspec.structs.replace(row, began_at=self.flows.now())
         while True:
             if now.due_at:
-                await self.flows.pause(self.token, now.due_at)
+                now = await self._pause(now)
             use = 0
             if step.tool is not None:
                 use, now = await self._use_tool(step.tool, now)
@@ -795,9 +795,26 @@ class Flow:
             return
         if not row.key:
             now = self.flows.now()
-            row = await self._keep(msgspec.structs.replace(row, began_at=now, due_at=now + seconds, tries=1))
-        await self.flows.pause(self.token, row.due_at or 0.0)
+            with anyio.CancelScope(shield=True):  # else a cancelled sleep could be kept, and nobody would know its key
+                row = await self._keep(msgspec.structs.replace(row, began_at=now, due_at=now + seconds, tries=1))
+        row = await self._pause(row)
         self.flows.keep_later(self.token, msgspec.structs.replace(row, ended_at=self.flows.now()))
+
+    async def _pause(self, row: StepRecord) -> StepRecord:
+        """Wait until the due time of a step. If the body cancels the wait, the step says so. Returns its row."""
+        if row.cancelled_at is not None:
+            with anyio.CancelScope(shield=True):  # else it could be kept as waiting, and be cancelled after that
+                row = await self._keep(msgspec.structs.replace(row, cancelled_at=None))
+        try:
+            await self.flows.pause(self.token, row.due_at or 0.0)
+        except (Exception, FlowAsleep):
+            raise
+        except BaseException:
+            if row.key:
+                cancelled = msgspec.structs.replace(row, cancelled_at=self.flows.now())
+                self.flows.keep_later(self.token, cancelled)
+            raise
+        return row
 
 
 class _KeptSteps:

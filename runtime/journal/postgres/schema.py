@@ -427,6 +427,9 @@ _LIVE_TEXT = TEXT_TABLES
 # Adds the arguments of steps, after the existing columns.
 _ARGUED = steps_view(Postgres()).replace("CREATE VIEW", "CREATE OR REPLACE VIEW")
 
+# A step that its body has cancelled does not wait any more.
+_CANCELLED = steps_view(Postgres()).replace("CREATE VIEW", "CREATE OR REPLACE VIEW")
+
 MIGRATIONS = (
     NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),
     _NAMED,
@@ -445,5 +448,6 @@ MIGRATIONS = (
     _LIVE,
     _LIVE_TEXT,
     _ARGUED,
+    _CANCELLED,
 )
 """The migrations from version n to n + 1."""

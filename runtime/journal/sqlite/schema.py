@@ -144,7 +144,7 @@ CREATE INDEX IF NOT EXISTS messages_of_job ON message_records (job);
 CREATE INDEX IF NOT EXISTS unread_messages ON message_records (job) WHERE unread;
 """
 
-VERSION = 13
+VERSION = 14
 """The version that this program makes and knows."""
 
 
@@ -199,8 +199,15 @@ DROP VIEW guarded_task_states;
     argued = f"""
 DROP VIEW task_steps;
 {steps_view(sql)}"""
+    # A step that its body has cancelled does not wait any more.
+    cancelled = f"""
+DROP VIEW task_steps;
+{steps_view(sql)}"""
     first = _TABLES + views(sql) + document_views(sql)
-    return first, _NAMED, _HELD, ended, measured, recorded, notices, described, parked, stepped, sent, rounded, argued
+    return (
+        first, _NAMED, _HELD, ended, measured, recorded, notices, described, parked, stepped, sent, rounded, argued,
+        cancelled,
+    )  # fmt: skip
 
 
 def fresh() -> str:

@@ -280,6 +280,7 @@ class _Views:
     def step(self) -> dict[str, str]:
         get, sql = self.get, self.sql
         number, ended = self.whole("number", 1), sql.real("ended_at", self.table)
+        cancelled = sql.real("cancelled_at", self.table)
         took = f"({ended} - {sql.real('began_at', self.table)}) * 1000"
         job = sql.text("job_id", "task_records")
         return {
@@ -288,8 +289,8 @@ class _Views:
             "name": get("name"),
             "number": number,
             "label": f"{get('name')} || CASE {number} WHEN 1 THEN '' ELSE '#' || {number} END",
-            "state": f"CASE WHEN {ended} IS NULL THEN 'waiting' WHEN {get('error_type')} IS NULL THEN 'completed'"
-            " ELSE 'failed' END",
+            "state": f"CASE WHEN {ended} IS NULL AND {cancelled} IS NULL THEN 'waiting' WHEN {ended} IS NULL THEN"
+            f" 'cancelled' WHEN {get('error_type')} IS NULL THEN 'completed' ELSE 'failed' END",
             "attempt": self.whole("attempt", 1),
             "tries": self.whole("tries", 1),
             "began_at": self.time("began_at"),

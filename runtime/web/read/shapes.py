@@ -125,7 +125,8 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """One durable step of a task's body. label: its name, with its number if that is not 1: "charge#2".
 
-    state: completed, failed or waiting, for its next try if it has an error. tool: what its function uses; tool_use:
+    state: completed, failed, cancelled (while it waited), or waiting, for its next try if it has an error. tool: what
+    its function uses; tool_use:
     "waits" while it waits for the tool, then "holds". task_id, attempt, worker_id: where it ran
     last; an earlier run of the task, too. tries: how often its function was called; began_at: of the first try;
     duration_ms: from there to its end; due_at: when its wait is over. arguments: of the call, by position and by name;

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from tests.runtime.flows.test_sleeping import note, ran
 from tests.waiting import until
 
 from callboard import Runtime, Task, TaskContext, VirtualClock, Worker, Workstream
+from callboard.runtime.cli import words
 from callboard.testing import SimulatedJob, Simulation, Succeeds
 
 pytestmark = pytest.mark.anyio
@@ -119,6 +123,36 @@ def test_a_message_wakes_one_of_those_that_rest_and_the_next_one_if_that_is_canc
         outcome = job.run()
         assert (outcome.results["b"], outcome.results["c"]) == (1, 2)
         sim.check()
+
+
+async def cancels(task: TaskContext) -> str:
+    """A body that cancels a sleep, and goes on."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(task.sleep, "3d")
+        await note("beside")
+        group.cancel_scope.cancel()
+    return str(await task.receive("go"))
+
+
+async def test_a_sleep_that_its_body_has_cancelled_does_not_wait_any_more(tmp_path: Path) -> None:
+    clock, path = VirtualClock(), tmp_path / "state.db"
+    async with Runtime(path, clock=clock) as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("t", run=cancels)]), id="j")
+        await until(lambda: job.task("t").record.durable_wait is not None)
+        (slept,) = [step for step in await job.steps("t") if step.name == "task.sleep"]
+        assert (slept.state, slept.ended_at, slept.due_at) == ("cancelled", None, slept.began_at + 3 * 24 * 3600)
+        assert words.step(slept).startswith("it would have waited until ")
+        with closing(sqlite3.connect(path)) as database:
+            states = dict(database.execute("SELECT name, state FROM task_steps"))
+        assert states == {"task.sleep": "cancelled", "note": "completed", "task.receive go": "waiting"}
+    async with Runtime(path, clock=clock) as runtime:
+        job = await runtime.job("j")
+        await job.send("go", 1)
+        assert (await job.wait()).results == {"t": "1"}
+        assert {step.name: step.state for step in await job.steps("t")} == {
+            "task.sleep": "cancelled", "note": "completed", "task.receive go": "completed"
+        }  # fmt: skip
+    assert ran == ["beside"]
 
 
 def blocks(task: TaskContext) -> str:

@@ -21,7 +21,7 @@ const WIDTH = 1000; // of the axis, in the units of a bar
 export function Steps({ task, path, live, when }) {
   const list = useList(`${path}/steps?newest_first=true&limit=${PAGE}`, { when, every: live ? EVERY : null });
   const steps = list.data.value ?? [];
-  const waits = steps.some((one) => one.ended_at === null);
+  const waits = steps.some((one) => one.state === "waiting");
   const present = waits ? now.value : 0;
   const axis = useMemo(() => axisOf(steps, present), [steps, present]);
   if (!steps.length) return null;
@@ -45,7 +45,7 @@ function Step({ one, axis, present, task, path, live }) {
     <p class="standing"><${State} state=${one.state} /> <code class="prose">${safe(one.label)}</code>
       ${took !== null && html`<span class="soft">took ${took}</span>`}
       ${one.tries > 1 && html`<span class="soft">${counted(one.tries, "try", "tries")}</span>`}
-      ${one.ended_at === null && one.due_at !== null && html`<span class="soft">until <${Due} at=${one.due_at} />, in <${Countdown} to=${one.due_at} /></span>`}</p>
+      ${one.state === "waiting" && one.due_at !== null && html`<span class="soft">until <${Due} at=${one.due_at} />, in <${Countdown} to=${one.due_at} /></span>`}</p>
     ${message !== null && html`<p class="prose">waits for the message <b><${Name} text=${message} /></b></p>
       <${Actions} of=${{ ...task, actions: ["send"] }} at=${path} body=${{ name: message }} />`}
     ${one.ended_at === null && one.tool_use && html`<p class="prose">${one.tool_use === "waits" ? "waits for" : "runs with"} the tool <b><${Name} text=${one.tool} /></b></p>`}
