@@ -68,8 +68,12 @@ def _check(about: str, policy: object) -> None:
         seconds(policy.timeout)
     if policy.tool is not None:
         checked_tool(policy.tool, f"the tool of {about}")
-    rule: object = policy.approval
-    if rule is not None and not isinstance(rule, Approval):
-        raise TypeError(f"the approval of {about} is an Approval, not {shown(rule, 60)}")
-    if rule is not None and (found := approval_problems(rule)):
-        raise SpecificationError(found, f"the approval of {about}")
+    if policy.approval is not None:
+        _check_approval(policy.approval, f"the approval of {about}")
+
+
+def _check_approval(rule: object, about: str) -> None:
+    if not isinstance(rule, Approval):
+        raise TypeError(f"{about} is an Approval, not {shown(rule, 60)}")
+    if found := approval_problems(rule):
+        raise SpecificationError(found, about)
