@@ -30,9 +30,9 @@ LATEST = 253_402_300_799.999
 """The last point in time accepted (UTC epoch seconds): the end of the year 9999."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
-_WHOLE = re.compile(rf"(?:{_PART.pattern})+")
-_DATE = re.compile(r"[0-9]{4}-[0-9]")
+_PART = r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)"
+_WHOLE = rf"(?:{_PART})+"
+_DATE = r"[0-9]{4}-[0-9]"
 
 
 def number(value: object) -> float:
@@ -58,13 +58,13 @@ def seconds(value: Duration) -> float:
     value = plain(value)
     if type(value) is str:
         text = value.strip()
-        if text.startswith("-") and _WHOLE.fullmatch(text[1:]):
+        if text.startswith("-") and re.fullmatch(_WHOLE, text[1:]):
             raise ValueError(f"{_short(value)} is not a duration between 0 and {LONGEST:.0f} seconds: it is negative")
-        if not _WHOLE.fullmatch(text):
+        if not re.fullmatch(_WHOLE, text):
             raise ValueError(
                 f'{_short(value)} is not a duration; write seconds as a number, or "90s", "5m", "1h30m", "2d"'
             )
-        found = sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text))
+        found = sum(float(amount) * _UNITS[unit] for amount, unit in re.findall(_PART, text))
     else:
         try:
             found = number(cast("float", value))
@@ -107,7 +107,7 @@ def point(value: float) -> float:
 def is_named(value: Duration) -> bool:
     """Whether a `wait` is a point in time, and no duration."""
     value = plain(value)
-    return type(value) is str and _DATE.match(value.strip()) is not None
+    return type(value) is str and re.match(_DATE, value.strip()) is not None
 
 
 def moment(value: Duration, now: float) -> float:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from types import CodeType
-from typing import Final, Literal, NamedTuple, TypeVar, cast
+from typing import Final, Literal, TypeVar, cast
 
 import msgspec
 
@@ -43,7 +43,7 @@ class Finding(msgspec.Struct, frozen=True):
     text: str
 
 
-class BuiltinRefusal(NamedTuple):
+class BuiltinRefusal(msgspec.Struct, frozen=True, array_like=True):
     """A refusal in the runtime's own event and state names. kind: the kind of the entity."""
 
     kind: str

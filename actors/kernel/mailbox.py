@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -35,7 +35,7 @@ MOST_UNREAD = 10_000
 """Unread messages of one job: a further one is refused."""
 
 
-class _Waiting(NamedTuple):
+class _Waiting(msgspec.Struct, frozen=True):
     """A body that waits for a message to its task, or to its job. resting: the key of its task, if its attempt waits
     without a body: then there is no reply, and its number is the token with a minus.
     """

@@ -13,7 +13,7 @@ from .model import Alert, Condition, EngineName, Hook, Task
 from .names import folded, name_problem
 from .schema import Finding, Path, clipped, note, short, where
 
-_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+_HEADER = r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}"
 _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*(?:@[^\0]+)?:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 Bodies = Callable[[str], Callable[..., Any]]
@@ -169,7 +169,7 @@ class Fields:
     def headers(self, names: Sequence[str], at: Path) -> None:
         """Check names of HTTP headers, which differ in more than case."""
         for index, name in enumerate(names):
-            if not _HEADER.fullmatch(name):
+            if not re.fullmatch(_HEADER, name):
                 self.bad((*at, index), f"{short(name)} cannot be the name of a header", 'write it as "X-Event-Id"')
             elif name.lower() in (one.lower() for one in names[:index]):
                 self.bad((*at, index), f"{short(name)} is listed twice: the case of a header says nothing", "remove it")

@@ -17,9 +17,7 @@ LONGEST_NAME = 200
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?")
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?", re.IGNORECASE)
-_UNSEEN = re.compile(
-    "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
-)
+_UNSEEN = "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
 _FORBIDDEN = frozenset('/\\:*?"<>|')
 
 
@@ -80,5 +78,5 @@ def node_of(worker_id: str | None) -> str:
 
 def person(name: str) -> str:
     """The form in which names of people are compared: two spellings of one person give the same form."""
-    seen = _UNSEEN.sub("", unicodedata.normalize("NFKC", name))
+    seen = re.sub(_UNSEEN, "", unicodedata.normalize("NFKC", name))
     return " ".join(unicodedata.normalize("NFKC", folded(seen)).split())

@@ -69,7 +69,7 @@ __all__ = ["Finding", "SpecificationError", "findings", "hook_findings", "name_p
 
 _TOLD = 100  # findings that an error's text lists
 
-_MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_MODULE = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 
 # Duration fields that must be more than 0, and those where 0 means "at once".
 _TASK_LIMITS = (
@@ -459,7 +459,7 @@ class _Checker(Fields):
             self.bad(at, f"a check has exactly one of {kinds}, not {_listed(given)}")
         for name in ("file", "changed", "imports_js"):
             self.folder(getattr(spec, name), (*at, name))
-        if spec.imports is not None and not _MODULE.fullmatch(spec.imports):
+        if spec.imports is not None and not re.fullmatch(_MODULE, spec.imports):
             self.bad((*at, "imports"), f"{short(spec.imports)} is no module's name", 'write it as "package.module"')
         if spec.run is not None:
             self.function(spec.run, (*at, "run"))

@@ -115,7 +115,7 @@ STOP_SIGNALS = frozenset({1, 2, 9, 15})
 """HUP, INT, KILL, TERM: a service manager sends them to every process of a service that it stops."""
 STOP_MARGIN = 1.0
 """Seconds that an engine has after the kill grace to report that the body has ended."""
-_DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+|(?:/[^\s:'\"]+)+")
+_DIGITS = r"0x[0-9a-fA-F]+|\d+|(?:/[^\s:'\"]+)+"
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
@@ -651,7 +651,7 @@ def _was_killed(ended: CallEnded) -> bool:
 
 def _shape(error: str) -> str:
     """An error's text with numbers, addresses and paths masked, so that a repeated error is recognized."""
-    return _DIGITS.sub("#", error)
+    return re.sub(_DIGITS, "#", error)
 
 
 def produced_by(ended: CallEnded, path: str | None = None) -> Produced | None:

@@ -84,7 +84,8 @@ def _explained(task: TaskRecord) -> Iterator[str]:
 
 def _last_lines(path: Path) -> list[str]:
     try:
-        with open(open_file(*as_kept(path)), "rb") as file:  # noqa: PTH123 - it opens a handle
+        at = as_kept(path)
+        with open(open_file(at.path, at.root), "rb") as file:  # noqa: PTH123 - it opens a handle
             size = file.seek(0, 2)
             file.seek(max(0, size - _LAST_BYTES))
             text = file.read().decode(errors="replace")

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import msgspec
@@ -40,7 +40,7 @@ ReadEarlierRequest = Callable[[], Awaitable["RequestRecord | None"]]
 """Reads the record that is kept under the key of a command in flight."""
 
 
-class NoOpAnswer(NamedTuple):
+class NoOpAnswer(msgspec.Struct, frozen=True):
     """The answer to a command that has nothing to do. It is not kept."""
 
     answer: Any

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 import msgspec.inspect
@@ -19,7 +19,7 @@ NO_DEFAULT: Any = ...
 """In place of a default that a body does not give."""
 
 
-class Wanted(NamedTuple):
+class Wanted(msgspec.Struct, frozen=True):
     """The message that a body receives. timeout: seconds (None: no limit). kind: the type that the value has to fit.
 
     default: what the body gets if none comes in time; `NO_DEFAULT`: ReceiveTimeout.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,7 +29,7 @@ _LEVELS = 3
 """Levels that the runtime made in a path that lies in no known folder: the job's folder, the run's, the file."""
 
 
-class OutputLocation(NamedTuple):
+class OutputLocation(msgspec.Struct, frozen=True):
     """The place of an output. root: the folder below which no folder may be a link."""
 
     path: Path

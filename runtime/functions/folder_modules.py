@@ -40,7 +40,7 @@ _absent: dict[tuple[str, str], int] = {}  # (folder, absent name) -> the folder'
 ABSENT_KEPT = 10_000
 """The number of absent names that are remembered."""
 _TICK = 2_000_000_000  # nanoseconds: two changes within this time may give a folder the same time
-_SPELLED = re.compile(rb"__|_([0-9a-f]{2})")
+_SPELLED = rb"__|_([0-9a-f]{2})"
 
 
 def lies(folder: str, name: str) -> bool:
@@ -182,7 +182,7 @@ def _folder(token: str) -> str:
     def read(found: re.Match[bytes]) -> bytes:
         return b"/" if found[1] is None else bytes.fromhex(found[1].decode())
 
-    return os.fsdecode(_SPELLED.sub(read, token.encode()))
+    return os.fsdecode(re.sub(_SPELLED, read, token.encode()))
 
 
 class _Finder:  # no `MetaPathFinder`: to import `importlib.abc` takes as long as the rest of this file's imports

@@ -27,7 +27,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -71,7 +71,7 @@ __all__ = [
 ]
 
 
-class CanonicalForm(NamedTuple):
+class CanonicalForm(msgspec.Struct, frozen=True):
     """The meaning of a workstream: its JSON, without the folder of its own modules.
 
     bare: without any folder of modules. called: its functions by their stored names, and by their present names.

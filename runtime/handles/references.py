@@ -17,9 +17,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import anyio
+import msgspec
 
 from ...actors.messages.commands import Fire
 from ...actors.spec.digits import whole
@@ -55,7 +56,7 @@ WAITING = 10_000
 FireElsewhere: TypeAlias = Callable[[Fire], Awaitable[None]]
 
 
-class Owner(NamedTuple):
+class Owner(msgspec.Struct, frozen=True):
     """The functions of the runtime that references use.
 
     start: runs a coroutine function among the runtime's own tasks. refuses: counts a refusal.
@@ -370,7 +371,7 @@ def _error(
 # -- by their names ----------------------------------------------------------------------------------------------------
 
 
-class NameMeaning(NamedTuple):
+class NameMeaning(msgspec.Struct, frozen=True):
     """One meaning of a name: a job, a run of a job, or a task of a job."""
 
     job: str

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from ..host import KernelHost
 
 T = TypeVar("T")
-_LOCAL = re.compile(rb"(<locals>[^\"]*)#\d+")  # a function inside a function has another number in each attempt
+_LOCAL = rb"(<locals>[^\"]*)#\d+"  # a function inside a function has another number in each attempt
 
 
 class Children:
@@ -236,4 +236,4 @@ class Children:
 
 
 def _plain(encoded: bytes) -> bytes:
-    return _LOCAL.sub(rb"\1", encoded)
+    return re.sub(_LOCAL, rb"\1", encoded)

@@ -11,7 +11,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..handles.services import Services
 
 
-class WorkstreamComparison(NamedTuple):
+class WorkstreamComparison(msgspec.Struct, frozen=True):
     """The result of a comparison.
 
     moved: the text about a moved function, if nothing else differs. differs: the first difference; None if the journal

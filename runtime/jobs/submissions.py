@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import msgspec
 
@@ -50,7 +50,7 @@ Existing = Literal["join", "refuse", "replace_ended"]
 EXISTING: tuple[str, ...] = get_args(Existing)
 
 
-class SubmitArguments(NamedTuple):
+class SubmitArguments(msgspec.Struct, frozen=True):
     """The checked arguments of a submission. id: None if an id must be made."""
 
     id: str | None
@@ -59,7 +59,7 @@ class SubmitArguments(NamedTuple):
     request_id: str | None
 
 
-class Submitted(NamedTuple):
+class Submitted(msgspec.Struct, frozen=True):
     """The job, and whether this submission created it."""
 
     job: JobHandle

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .cluster import Cluster
 
 
-class Identity(NamedTuple):
+class Identity(msgspec.Struct, frozen=True):
     """The identity of a journal, wherever it lies. copy: it tells a journal from its copies, which have the same id."""
 
     id: str  # random, from the journal's creation

@@ -18,13 +18,15 @@ import errno
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import msgspec
 
 if TYPE_CHECKING:
     from .contract import Stored
 
 
-class Database(NamedTuple):
+class Database(msgspec.Struct, frozen=True):
     """A journal in PostgreSQL, by its address. shown: the address without its password."""
 
     address: str
@@ -42,11 +44,9 @@ MADE_BESIDE = ("-journal", "-wal", "-shm", ".lock")
 """Suffixes of the files that are made beside a journal's file."""
 _OF_IT = ("", *MADE_BESIDE, ".sock", ".progress", ".progress.part", ".saved", ".saved.part", ".overwritten-wal")
 """Suffixes of all files of a journal, its own name included."""
-_OURS = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
-_WITH_SCHEME = re.compile(r"(?P<scheme>[^/]{2,}?)://")
-_OF_WORDS = re.compile(
-    r"(?![./~])(?:.*\s)?(?:host|hostaddr|dbname|user|password|passfile|service)\s*=", re.IGNORECASE | re.DOTALL
-)
+_OURS = r"(?i)postgres(?:ql)?://"
+_WITH_SCHEME = r"(?P<scheme>[^/]{2,}?)://"
+_OF_WORDS = r"(?is)(?![./~])(?:.*\s)?(?:host|hostaddr|dbname|user|password|passfile|service)\s*="
 """PostgreSQL's other spelling: `host=... dbname=...`."""
 
 
@@ -54,13 +54,13 @@ def is_address(text: object) -> bool:
     """Whether that is the address of a database, not a path. Raises JournalMissing for another kind of address."""
     if not isinstance(text, str):
         return False
-    if _OURS.match(text):
-        return True
     if not looks_like_address(text):
         return False
+    if re.match(_OURS, text):
+        return True
     from ..errors import JournalMissing
 
-    found = _WITH_SCHEME.match(text)
+    found = re.match(_WITH_SCHEME, text)
     scheme = f", which begins with {found[0]}," if found and re.fullmatch(r"[\w+.-]{2,40}", found["scheme"]) else ""
     raise JournalMissing(
         f"What was given{scheme} is no address of a journal. That of a database is "
@@ -70,7 +70,9 @@ def is_address(text: object) -> bool:
 
 def looks_like_address(text: str) -> bool:
     """Whether a text may be an address of any form: one that may hold a password."""
-    return bool(_WITH_SCHEME.match(text) or _OF_WORDS.match(text))
+    if "://" in text and re.match(_WITH_SCHEME, text):
+        return True
+    return "=" in text and re.match(_OF_WORDS, text) is not None
 
 
 def _text_of(path: str | Path) -> str:

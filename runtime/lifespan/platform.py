@@ -198,12 +198,12 @@ class Platform:
         """
         if not (loaded.attempts or loaded.workers or loaded.hooks or loaded.asking):
             return  # the runtime before has ended all of its work
-        (journal, copy), alone = self._services.journal.identity, self._services.journal.cluster is None
-        copies = copies | {_of_node(node, copy) for one in loaded.attempts if (node := node_of(one.worker_id))}
+        ours, alone = self._services.journal.identity, self._services.journal.cluster is None
+        copies = copies | {_of_node(node, ours.copy) for one in loaded.attempts if (node := node_of(one.worker_id))}
         stays: list[ProcessInfo] = []
         await at_once(
             partial(kill_leftovers, by_number=alone, stays=stays.append),
-            loaded.attempts, journal, copies, loaded.hooks, loaded.asking,
+            loaded.attempts, ours.id, copies, loaded.hooks, loaded.asking,
         )  # fmt: skip
         for one in stays:
             text = f"process {one.pid} of a killed runtime cannot be killed, and its work runs again"

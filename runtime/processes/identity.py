@@ -14,7 +14,9 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple, Self
+from typing import Self
+
+import msgspec
 
 from ...actors.spec.digits import whole
 from .os_processes import JOURNAL, RUNTIME, Process, this_process
@@ -24,7 +26,7 @@ RUNTIME_VARIABLE = RUNTIME
 _PARTS = 5
 
 
-class Origin(NamedTuple):
+class Origin(msgspec.Struct, frozen=True):
     """The origin of a started process: the journal's id, its copy, the starting process."""
 
     journal: str
@@ -57,8 +59,8 @@ class Origin(NamedTuple):
     @property
     def mark(self) -> str:
         """The starting process and the copy, as one text."""
-        kernel, namespace, pid, started = self.process
-        return f"{kernel} {namespace} {pid} {started} {self.copy}"
+        of = self.process
+        return f"{of.kernel} {of.namespace} {of.pid} {of.started} {self.copy}"
 
     @property
     def variables(self) -> dict[str, str]:

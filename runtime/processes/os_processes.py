@@ -18,7 +18,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 from ..calling import ProcessInfo
 
@@ -49,7 +50,7 @@ _WORKING = 0.05
 every 5 ms."""
 
 
-class Process(NamedTuple):
+class Process(msgspec.Struct, frozen=True):
     """A process as other processes can identify it. kernel, namespace: "" if they are not known."""
 
     kernel: str  # the id of the boot

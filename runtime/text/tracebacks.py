@@ -22,7 +22,7 @@ _LONGEST = 8_000  # characters that are kept, half from its beginning and half f
 LONGEST_MESSAGE = 2_000
 """Characters of an error's message that are kept."""
 _MOST_FRAMES = 40
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_FRAME = r'File "([^"]+)", line (\d+), in (\S+)'
 _COMPARED = 200  # characters of a message that are searched for in the traceback
 _LONGEST_CHAIN = 200  # errors in a chain of causes
 _LINKS = {name: getattr(BaseException, name) for name in ("__cause__", "__context__", "__suppress_context__")}
@@ -69,7 +69,7 @@ def frame_of(text: str, kind: str, message: str) -> tuple[str, str, str] | None:
     first = message.partition("\n")[0][:_COMPARED]
     last_line = re.escape(f"{kind}: {first}" if first else kind)
     ends = [found.start() for found in re.finditer(rf"^(?:[\w.<>]+\.)?{last_line}", text, re.MULTILINE)]
-    frames: list[tuple[str, str, str]] = _FRAME.findall(text[: ends[-1]] if ends else text)
+    frames: list[tuple[str, str, str]] = re.findall(_FRAME, text[: ends[-1]] if ends else text)
     theirs = [frame for frame in frames if not frame[0].startswith(_OURS)] or frames
     return theirs[-1] if theirs else None
 

@@ -14,7 +14,8 @@ import sqlite3
 import stat
 from collections.abc import Generator
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 from ...errors import JournalCorrupt, JournalError, JournalLocked, JournalMissing, JournalTooNew, JournalUnwritable
 from ...processes.identity import Origin
@@ -29,7 +30,7 @@ _COLUMNS = (
     " WHERE found.type = 'table'"
 )
 _MOUNTS = Path("/proc/self/mountinfo")
-_ESCAPED = re.compile(rb"\\([0-7]{3})")  # such as a space in a path
+_ESCAPED = rb"\\([0-7]{3})"  # such as a space in a path
 SMALLEST = 512
 """Bytes of the smallest possible database."""
 LARGEST_CHECKED = 64 * 1024 * 1024
@@ -192,7 +193,7 @@ def _is_mounted(path: Path) -> bool:
     with contextlib.suppress(OSError):
         for line in _MOUNTS.read_bytes().splitlines():
             place = line.split(b" ")[4]
-            if _ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), place) == os.fsencode(path.absolute()):
+            if re.sub(_ESCAPED, lambda found: bytes([int(found[1], 8)]), place) == os.fsencode(path.absolute()):
                 return True
     return False
 
@@ -272,7 +273,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> tuple[int, int]:
     return before, VERSION
 
 
-class FileClaim(NamedTuple):
+class FileClaim(msgspec.Struct, frozen=True):
     """An owner's claim on a file."""
 
     owner: int  # a random number of this session

@@ -48,7 +48,7 @@ async def read_part(output: Output, headers: Mapping[str, str]) -> Response[byte
 
 def _read(output: Output, wanted: str | None, headers: Mapping[str, str]) -> Response[bytes]:
     try:
-        handle = open_file(*output.at)
+        handle = open_file(output.at.path, output.at.root)
     except OSError as error:
         if output.live and error.errno == errno.ENOENT:
             return _answer(b"", 200, 0, f'"{output.name}-0"', None, output)  # the command has written nothing yet

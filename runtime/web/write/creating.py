@@ -181,19 +181,19 @@ async def create_job(
     with board.on_their_way.of(services, key or services.new_id()), trouble():
         try:
             if said.parent_job_id is None:
-                job, made = await services.submitted(workstream, job_id, by, said.existing, key)
+                submitted = await services.submitted(workstream, job_id, by, said.existing, key)
             else:
                 child = job_id or _made("j_", caller, services.new_id())
-                job, made = await _submit_child(services, said, workstream, child, key)
+                submitted = await _submit_child(services, said, workstream, child, key)
         except JobExists as error:
             if said.id is None:
                 raise RequestIdReused(
                     f"The request id {key!r:.80} was given with another job before. {error}"
                 ) from None
             raise
-    view = await view_of(board, await board.job(job.id))
-    headers = {"Location": f"jobs/{quote(path_of(job.id), safe=':')}"}
-    return Response(view, status_code=201 if made else 200, headers=headers)
+    view = await view_of(board, await board.job(submitted.job.id))
+    headers = {"Location": f"jobs/{quote(path_of(submitted.job.id), safe=':')}"}
+    return Response(view, status_code=201 if submitted.made else 200, headers=headers)
 
 
 def _workstream_of(board: Board, said: NewJob) -> Workstream:
