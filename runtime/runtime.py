@@ -65,10 +65,8 @@ from .lifespan.settings import (
     workers_of,
 )
 from .observation.events import BUFFER, Subscription
-from .observation.filters import Event, Filters, unknown_state, wanted_by
 from .observation.metrics import Metrics
 from .services import RuntimeServices
-from .snapshot import snapshot
 from .text.secrets import Secrets, Source
 
 if TYPE_CHECKING:
@@ -77,6 +75,7 @@ if TYPE_CHECKING:
     from .engines.ray.cluster import RayCluster
     from .handles.breakers import BreakerHandle
     from .journal.cluster import Node
+    from .observation.filters import Event, Filters
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SETTLE = 1.0
@@ -469,6 +468,8 @@ class Runtime:
         Raises RuntimeClosed before the runtime was entered.
         """
         self._services.status.check_entered()
+        from .snapshot import snapshot  # noqa: PLC0415 - many programs ask for none
+
         return snapshot(self._services)
 
     @property
@@ -538,6 +539,8 @@ class Runtime:
         The subscription ends when the runtime closes; if the runtime breaks, the subscription raises RuntimeClosed with
         the cause.
         """
+        from .observation.filters import unknown_state, wanted_by  # noqa: PLC0415 - many programs subscribe to nothing
+
         self._services.check_here("a runtime")
         wanted = wanted_by(filters, notices=notices)
         if problem := unknown_state(filters, self._services.lifecycles.states):

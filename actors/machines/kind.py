@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from hashlib import blake2b
 from typing import Any, Protocol, TypeAlias, cast
 
 import msgspec
@@ -263,6 +262,8 @@ class MachineKind:
 
 def digest_of(encoded: bytes) -> int:
     """The hash by which definitions are compared."""
+    from hashlib import blake2b  # noqa: PLC0415 - slow to import
+
     return int.from_bytes(blake2b(encoded, digest_size=8).digest())
 
 

@@ -14,19 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec.structs import replace
 
-from ...machines.adapt.compat import faults
 from ...machines.adapt.lifecycle import Lifecycle
-from ...machines.adapt.refinement import Refinement
 from ...machines.builtin.table import MACHINES
 from ...machines.keywords import did_you_mean
 from ...machines.lifecycles import LIFECYCLES
 from ..user_code import elements, is_a, plain
 from .model import Defaults
 from .schema import short
+
+if TYPE_CHECKING:
+    from ...machines.adapt.refinement import Refinement
 
 OWN: Final = "own"
 """The name of the runtime's own lifecycles."""
@@ -58,6 +59,8 @@ class Lifecycles:
 
     def add(self, lifecycle: Lifecycle) -> None:
         """Add a lifecycle. Raises ValueError if no entity can run by it, or if another has its name and kind."""
+        from ...machines.adapt.compat import faults  # noqa: PLC0415 - most programs add no lifecycle
+
         if wrong := faults(lifecycle):
             raise ValueError(f"no {lifecycle.kind} can run by the lifecycle {lifecycle.name!r}: {'; '.join(wrong)}")
         if not lifecycle.name or lifecycle.name == OWN:
@@ -146,6 +149,8 @@ class Lifecycles:
         """The refinement by which entities of that kind run by it. Raises UnknownLifecycle."""
         refined = self._refined.get((name, kind))
         if refined is None:
+            from ...machines.adapt.refinement import Refinement  # noqa: PLC0415 - most jobs run by no other lifecycle
+
             refined = self._refined[name, kind] = Refinement(self.get(name, kind))
         return refined
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -201,7 +200,7 @@ def made_key() -> str:
 
 def id_of_key(prefix: str, key: str, caller: str | None = None) -> str:
     """The id made from a key, if no id is given: the same key and caller give the same id."""
-    return prefix + blake2b(msgspec.json.encode((caller, key)), digest_size=8).hexdigest()
+    return prefix + _hash(msgspec.json.encode((caller, key)), 8)
 
 
 def _was_made(key: str) -> bool:
@@ -221,4 +220,10 @@ def check_request_id(request_id: object) -> str:
 def fingerprint_of(operation: str, payload: object) -> str:
     """The fingerprint that binds a key to its operation and payload."""
     text = msgspec.json.encode((operation, payload), order="sorted")
-    return blake2b(text, digest_size=16).hexdigest()
+    return _hash(text, 16)
+
+
+def _hash(text: bytes, size: int) -> str:
+    from hashlib import blake2b  # noqa: PLC0415 - slow to import, and only commands with a key need it
+
+    return blake2b(text, digest_size=size).hexdigest()

@@ -19,7 +19,6 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
-from hashlib import blake2b
 from pathlib import Path
 from types import MethodType, ModuleType
 from typing import Any, cast
@@ -174,6 +173,8 @@ def on_another_machine(path: str, text: str | None) -> str:
 
 
 def _text(file: str | None) -> str | None:
+    from hashlib import blake2b  # noqa: PLC0415 - slow to import
+
     try:
         return None if file is None else blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
     except OSError:

@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from hashlib import blake2b
 from itertools import islice
 from threading import Lock
 from typing import Any, TypeVar, cast
@@ -421,6 +420,8 @@ def journalable(
 
 def fingerprint_of(encoded: bytes, folder: str | None) -> str:
     """The hash that distinguishes a workstream from others of its id. The folders of modules do not count."""
+    from hashlib import blake2b  # noqa: PLC0415 - slow to import, and only jobs with an id of the caller's need it
+
     return blake2b(_unplaced(encoded, folder), digest_size=16).hexdigest()
 
 
@@ -515,11 +516,8 @@ def _with_wait(retry: Retry | None, at: Path, change: Change) -> Retry | None:
     return msgspec.structs.replace(retry, wait=change(retry.wait, (*at, "wait")))
 
 
-_NOTHING: dict[str, Any] = {
-    field.name: field.default_factory()
-    for field in msgspec.structs.fields(Task)
-    if field.default_factory is not msgspec.NODEFAULT
-}
+_PLAIN = Task("plain")
+_NOTHING = {name: value for name in Task.__struct_fields__ if isinstance(value := getattr(_PLAIN, name), list | dict)}
 
 
 def _shared(task: Task) -> dict[str, Any]:

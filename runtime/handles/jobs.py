@@ -36,16 +36,15 @@ from ...machines.builtin.workstream import WORKSTREAM
 from ..commands.verbs import commands_of, verb_of
 from ..errors import EventLoopEnded, JournalError, RuntimeClosed, closed, goes_on
 from ..observation.events import BUFFER, Subscription
-from ..observation.filters import Event, EventFilter, Filters, given, unknown_state, wanted_by
 from ..observation.live import TASK_ENDED, TextStream
 from .approvals import PendingApproval, pending_of
 from .base import TASK_NAME, Arguments, JobVerbs, TaskVerbs
 from .outcomes import Outcome, no_task, with_tracebacks
-from .reruns import run_again
 
 if TYPE_CHECKING:
     from ...actors.jobs.job import JobActor
     from ..calling import Progress
+    from ..observation.filters import Event, EventFilter, Filters
     from .references import EntityRef, FireElsewhere, NameMeaning
     from .services import Services
 
@@ -132,6 +131,8 @@ class JobCore:
 
     def check_filters(self, filters: Filters) -> None:
         """Raise ValueError for filters of events that nothing in the job can meet, as far as is known for certain."""
+        from ..observation.filters import given, unknown_state  # noqa: PLC0415 - as in `JobHandle.events`
+
         names = [record.name for record in self.tasks()]
         for one in sorted(given("task", filters)) if names else ():
             if one.rpartition("/")[2] not in names:
@@ -164,6 +165,8 @@ class JobCore:
         row = verb_of(kind, verb)
         ended_only = row.messages[kind] is None or "from_step" in said
         if ended_only or (row.begins_run and not self._living):
+            from .reruns import run_again  # noqa: PLC0415 - most commands begin no run
+
             await run_again(self.services, self.id, verb, task, **said, request_id=request_id)
             return await self.services.jobs.find(self.id)
         try:
@@ -450,6 +453,8 @@ class JobHandle(JobVerbs["JobHandle"]):
         Past transitions are read from the journal. The filters and the errors are those of `Runtime.events`. Raises
         ValueError also for a task that the job does not have, and for a state that none of its entities can have.
         """
+        from ..observation.filters import wanted_by  # noqa: PLC0415 - many programs subscribe to nothing
+
         filters["job"] = self.id
         wanted = wanted_by(filters, notices=notices)
         self._core.check_filters(filters)

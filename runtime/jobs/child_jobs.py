@@ -44,8 +44,6 @@ from ..errors import JobExists
 from ..functions.registry import LARGE, fingerprint_of, prepared
 from ..handles.jobs import JobHandle, core_of
 from ..handles.outcomes import Outcome
-from ..handles.reruns import load
-from .same_workstream import compare
 
 if TYPE_CHECKING:
     from ..engines.context import TaskContext
@@ -159,6 +157,8 @@ class Children:
         earlier = await held.reserve(lambda: services.jobs.record_of(job_id))
         past = earlier is not None and self._is_past(earlier)
         if earlier is not None and not past:
+            from .same_workstream import compare  # noqa: PLC0415 - with the first child that is there already
+
             alike = await compare(services, earlier, spec, fingerprint, _plain)
             if not alike.same:
                 moved = alike.moved is not None
@@ -173,7 +173,11 @@ class Children:
             earlier = await services.jobs.ended(job_id) if await adopt(services.node, "job", job_id) else None
             if earlier is None:  # another node was faster
                 return None
-        loaded = None if earlier is None or past else await load(services, earlier)
+        loaded = None
+        if earlier is not None and not past:
+            from ..handles.reruns import load  # noqa: PLC0415 - child jobs are rarely replaced
+
+            loaded = await load(services, earlier)
         encoded = await self._encoded(spec)
 
         def make(reply: Reply) -> Message:

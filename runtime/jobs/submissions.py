@@ -35,15 +35,14 @@ from ..commands.idempotency import NoOpAnswer, ReadEarlierRequest, RequestIdReus
 from ..commands.inflight import InFlight
 from ..errors import JobExists
 from ..functions.registry import fingerprint_of, prepared
-from ..handles.reruns import be_the_one
 from ..journal.contract import ArchivedJob
-from .same_workstream import SAME, WorkstreamComparison, compare, compared
 
 if TYPE_CHECKING:
     from ..dispatch.clock import Ids
     from ..handles.jobs import JobHandle
     from ..handles.services import Services
     from ..host import KernelHost
+    from .same_workstream import WorkstreamComparison
 
 Existing = Literal["join", "refuse", "replace_ended"]
 """The handling of a job that already has the submitted id (`Runtime.submit`)."""
@@ -158,6 +157,8 @@ class Submissions:
         if asked.existing == "join":
             return NoOpAnswer(await services.jobs.find(job_id))
         if services.node is not None:
+            from ..handles.reruns import be_the_one  # noqa: PLC0415 - jobs are rarely replaced
+
             try:
                 kept = await be_the_one(services, job_id, "replace", asked.request_id, known)
             except InvalidTransitionError:
@@ -170,6 +171,8 @@ class Submissions:
 
     async def _found(self, one: _Submission, job_id: str) -> JobRecord | None:
         """The job of that id that the submission joins or replaces. Raises JobExists if it may do neither."""
+        from .same_workstream import SAME, compare  # noqa: PLC0415 - with the first id that a caller gives
+
         services, existing = self._services, one.asked.existing
         record = await services.jobs.record_of(job_id)
         archived: list[ArchivedJob] = []
@@ -197,6 +200,8 @@ class Submissions:
 
     async def _as_before(self, one: _Submission, kept: RequestRecord) -> JobHandle:
         """The job of an earlier submission with the same key. Raises RequestIdReused for another workstream."""
+        from .same_workstream import compared  # noqa: PLC0415 - with the first key that is used again
+
         services = self._services
         encoded = await services.read(services.journal.reader.spec, kept.spec)
         if encoded is not None and not (match := compared(services.bodies, encoded, one.spec)).same:

@@ -39,7 +39,6 @@ from ...actors.records.transition import Transitioned
 from ...actors.user_code import plain, written
 from .contract import Entry
 from .sqlite.schema import BATCH_COLUMNS, STEPS_COLUMNS
-from .views.views import TRANSITION_FIELDS
 
 CHUNK = 256
 """Maximum number of transitions in one row: a reader decodes the whole row to find one of them."""
@@ -67,21 +66,6 @@ COLUMNS: dict[type[AnyRecord], str] = {
 
 encode = msgspec.json.Encoder(enc_hook=written).encode
 encode_lines = msgspec.json.Encoder(enc_hook=written).encode_lines
-
-TransitionRow: Any = msgspec.defstruct(  # Any: a Struct made from another's fields has no static type
-    "TransitionRow",
-    [
-        (field.name, field.type) if field.required else (field.name, field.type, field.default)
-        for field in msgspec.structs.fields(Transitioned)
-    ],
-    array_like=True,
-    gc=False,
-)
-"""A transition in its stored form: its values in order. Later versions may append fields with defaults."""
-
-if tuple(field.name for field in msgspec.structs.fields(Transitioned)) != TRANSITION_FIELDS:
-    raise ImportError("the columns of state_transitions are not the fields of Transitioned")
-
 
 _OURS = frozenset({"create", "assign", "start", "succeed", "release"})
 """Frequent events whose metadata holds no text from outside: only checked ids and numbers."""

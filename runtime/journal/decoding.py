@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from types import GenericAlias
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -26,7 +25,6 @@ from ...actors.records.message import MessageRecord
 from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
-from .batch import TransitionRow
 from .contract import InboxRow
 
 LONGEST_COMMAND = 2_000_000
@@ -52,23 +50,27 @@ class Decoder(Generic[T]):
         return decode
 
 
-JOB = Decoder[JobRecord](JobRecord)
-WORKSTREAM = Decoder[WorkstreamRecord](WorkstreamRecord)
-TASK = Decoder[TaskRecord](TaskRecord)
-APPROVAL = Decoder[ApprovalRecord](ApprovalRecord)
-ATTEMPT = Decoder[AttemptRecord](AttemptRecord)
-STEP = Decoder[StepRecord](StepRecord)
-MESSAGE = Decoder[MessageRecord](MessageRecord)
-WORKER = Decoder[WorkerRecord](WorkerRecord)
-BREAKER = Decoder[BreakerRecord](BreakerRecord)
-OUTBOX = Decoder[OutboxRow](OutboxRow)
-REQUEST = Decoder[RequestRecord](RequestRecord)
-INBOX = Decoder[InboxRow](InboxRow)
-NOTICE = Decoder[NoticeRecord](NoticeRecord)
-_MACHINE = Decoder[MachineRecord](MachineRecord)
-_CHUNK = Decoder[list[Any]](GenericAlias(list, TransitionRow))
-_ROW = Decoder[Any](TransitionRow)
-_ROWS = Decoder[list[msgspec.Raw]](list[msgspec.Raw])
+class _TransitionRow(Transitioned, frozen=True, array_like=True, gc=False):
+    """A transition in its stored form: its values in order. Later versions may append fields with defaults."""
+
+
+JOB: Decoder[JobRecord] = Decoder(JobRecord)
+WORKSTREAM: Decoder[WorkstreamRecord] = Decoder(WorkstreamRecord)
+TASK: Decoder[TaskRecord] = Decoder(TaskRecord)
+APPROVAL: Decoder[ApprovalRecord] = Decoder(ApprovalRecord)
+ATTEMPT: Decoder[AttemptRecord] = Decoder(AttemptRecord)
+STEP: Decoder[StepRecord] = Decoder(StepRecord)
+MESSAGE: Decoder[MessageRecord] = Decoder(MessageRecord)
+WORKER: Decoder[WorkerRecord] = Decoder(WorkerRecord)
+BREAKER: Decoder[BreakerRecord] = Decoder(BreakerRecord)
+OUTBOX: Decoder[OutboxRow] = Decoder(OutboxRow)
+REQUEST: Decoder[RequestRecord] = Decoder(RequestRecord)
+INBOX: Decoder[InboxRow] = Decoder(InboxRow)
+NOTICE: Decoder[NoticeRecord] = Decoder(NoticeRecord)
+_MACHINE: Decoder[MachineRecord] = Decoder(MachineRecord)
+_CHUNK: Decoder[list[_TransitionRow]] = Decoder(list[_TransitionRow])
+_ROW: Decoder[_TransitionRow] = Decoder(_TransitionRow)
+_ROWS: Decoder[list[msgspec.Raw]] = Decoder(list[msgspec.Raw])
 
 
 class _Machines(Decoder[MachineRecord]):

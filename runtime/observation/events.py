@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
 import anyio
@@ -36,7 +36,9 @@ from ..errors import JournalError, closed
 from ..journal.contract import Reader
 from ..journal.query_threads import UNREAD
 from ..text.logs import LastResort, LogLine, configured, line_about, line_of, takes, tell_lost
-from .filters import Event, EventFilter, everything
+
+if TYPE_CHECKING:
+    from .filters import Event, EventFilter
 
 BUFFER = 10_000
 """Events that may wait for a slow subscriber."""
@@ -69,7 +71,7 @@ class EarlierTransitions(msgspec.Struct):
         return [row for row in rows if row.seq <= self.until]
 
 
-EventT = TypeVar("EventT", bound=Event)
+EventT = TypeVar("EventT", bound="Event")
 
 
 class Subscription(Generic[EventT]):
@@ -268,7 +270,7 @@ class EventBus:
 
     def subscribe(
         self,
-        wanted: EventFilter = everything,
+        wanted: EventFilter = lambda _: True,
         *,
         last: EventFilter = lambda _: False,
         size: int = BUFFER,

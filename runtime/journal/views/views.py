@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from ....actors.records.transition import Transitioned
 from .dialect import Dialect
 
 TRANSITION_FIELDS = (
     "seq", "kind", "entity_id", "entity_seq", "from_state", "to_state", "event", "severity", "at", "reason",
     "job_id", "workstream_id", "run", "attempt", "worker_id", "metadata",
 )  # fmt: skip
+if Transitioned.__struct_fields__ != TRANSITION_FIELDS:
+    raise ImportError("the columns of state_transitions are not the fields of Transitioned")
 _NUMBERS = frozenset({"seq", "entity_seq", "run", "attempt"})
 
 
