@@ -102,3 +102,8 @@ def _second(at: int) -> str:
 def ended_with_runtime(event: Transitioned) -> bool:
     """Whether a worker failed because its runtime was killed, found at the next start: no fault of the worker."""
     return event.kind == "worker" and event.reason == "runtime_restarted"
+
+
+def runs_again_after_kill(event: Transitioned) -> bool:
+    """Whether a task runs again because its runtime was killed, found at the next start: it is not the task's fault."""
+    return event.kind == "task" and event.reason == "runtime_restarted" and event.to_state == "retrying"

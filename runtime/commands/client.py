@@ -22,7 +22,7 @@ from ..journal import contract
 from ..journal.contract import InboxRow
 from ..journal.location import Database, Store, owner_of, reader_of
 from ..journal.notify import notify
-from ..journal.sqlite.opening import connect, refusing, version_of
+from ..journal.sqlite.opening import connect, refusing, settled_version_of
 from ..journal.sqlite.reader import SqliteReader
 from ..journal.sqlite.schema import VERSION
 from .wire_errors import CommandAnswer
@@ -52,7 +52,7 @@ def put(journal: Store, row: InboxRow) -> int:
         return put_there(journal.address, row)
     SqliteReader(journal).close()  # refuses a file that is not a journal, in plain words
     with refusing(journal), contextlib.closing(connect(journal, "rw")) as connection:
-        version = version_of(connection, journal)
+        version = settled_version_of(connection, journal)
         if version < VERSION:
             raise JournalError(
                 f"{journal} was written by an older Callboard. Open it once with this one (`callboard resume --journal "

@@ -29,7 +29,7 @@ import anyio
 import msgspec
 
 from ...actors.messages.notices import SEVERITIES, Notice
-from ...actors.records.transition import Transitioned, ended_with_runtime
+from ...actors.records.transition import Transitioned, ended_with_runtime, runs_again_after_kill
 from ...actors.user_code import called, plain, shown
 from ..dispatch.waker import OwnLoop
 from ..errors import JournalError, closed
@@ -333,8 +333,9 @@ class EventBus:
         if self.last_resort is None:
             return
         for event in transitions:
-            if event.severity != "info" and not ended_with_runtime(event):
-                self.last_resort.write(line_of(event))
+            if event.severity == "info" or ended_with_runtime(event) or runs_again_after_kill(event):
+                continue  # a start after a kill would write a line for everything that ran
+            self.last_resort.write(line_of(event))
 
     def tell_notice(self, notice: Notice, *, secret: bool = False) -> bool:
         """Deliver a notice to subscribers, listeners and the log. Returns whether the log took it. Raises nothing.

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ....machines.audit.log import EPOCH
 from ...errors import JournalMissing, JournalUnwritable
-from .opening import check_pages, connect, connect_reader, refusal, refusing, version_of
+from .opening import check_pages, connect, connect_reader, refusal, refusing, settled_version_of
 
 _RAISE_KEYS = f"UPDATE meta SET last_key = (last_key / {EPOCH} + 1) * {EPOCH}"  # noqa: S608 - our own number
 
@@ -52,7 +52,7 @@ def _copy(source: Path, to: Path, what: str, changes: tuple[str, ...]) -> None:
         raise JournalMissing(f"There is no journal {source}. Check the path.")
     try:
         with refusing(source), contextlib.closing(connect_reader(source)) as connection:
-            if not version_of(connection, source):
+            if not settled_version_of(connection, source):
                 raise JournalMissing(f"{source} is empty: there is no journal in it. Check the path.")
             check_pages(connection, source)
             _write(connection, part)

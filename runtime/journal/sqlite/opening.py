@@ -22,7 +22,7 @@ from ...processes.identity import Origin
 from ...processes.os_processes import this_process
 from ..location import MADE_BESIDE, in_words, name_too_long
 from .lock import Lock
-from .schema import BATCH, FIRST_COLUMNS, VERSION, fresh, migrations
+from .schema import BATCH, FIRST_COLUMNS, VERSION
 
 APPLICATION_ID = 0x43616C6C  # "Call"
 _COLUMNS = (
@@ -111,7 +111,7 @@ def take(path: Path) -> Lock:
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
     try:
-        version_of(connection, path)
+        settled_version_of(connection, path)
         if path.stat().st_size <= LARGEST_CHECKED:
             check_pages(connection, path)
     except sqlite3.Error as error:
@@ -226,9 +226,14 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
             f"{path} was written by a newer Callboard (its version is {version}, this one knows {VERSION}). "
             "Nothing was changed: upgrade Callboard, or use another file."
         )
-    if version:
-        _refuse_unsettled(connection, path)
     return int(version)
+
+
+def settled_version_of(connection: sqlite3.Connection, path: Path) -> int:
+    """As `version_of`, and raises JournalError for a journal from before its tables were settled."""
+    if version := version_of(connection, path):
+        _refuse_unsettled(connection, path)
+    return version
 
 
 def _refuse_unsettled(connection: sqlite3.Connection, path: Path) -> None:
@@ -260,17 +265,20 @@ def prepare(path: Path) -> tuple[int, int]:
 def _prepare(connection: sqlite3.Connection, path: Path) -> tuple[int, int]:
     # A new file is made in rollback mode: then its main file identifies it as ours as soon as it holds anything.
     before = version_of(connection, path)
-    if not before:
-        steps = [(VERSION, fresh())]
-    else:
-        steps = list(enumerate(migrations()[before:], start=before + 1)) if before < VERSION else []
-    for version, sql in steps:
+    for version, sql in _steps(before) if before < VERSION else ():
         connection.executescript(
             f"BEGIN IMMEDIATE;\n{sql}\nPRAGMA application_id = {APPLICATION_ID};\n"
             f"PRAGMA user_version = {version};\nCOMMIT;"
         )
     connection.execute("PRAGMA journal_mode = WAL")
     return before, VERSION
+
+
+def _steps(before: int) -> list[tuple[int, str]]:
+    """The statements that make a new file, or each further version of an older one."""
+    from .migrations import fresh, migrations  # noqa: PLC0415 - most files have the present version
+
+    return list(enumerate(migrations()[before:], start=before + 1)) if before else [(VERSION, fresh())]
 
 
 class FileClaim(msgspec.Struct, frozen=True):

@@ -40,7 +40,7 @@ from .opening import (
     refuse_name,
     refuse_second_name,
     refusing,
-    version_of,
+    settled_version_of,
 )
 
 _LAST_INCARNATIONS = "(SELECT name, max(run) FROM worker_records GROUP BY name)"
@@ -72,7 +72,7 @@ class SqliteReader(StoredReader):
         with refusing(self._path), contextlib.ExitStack() as undo:
             self._connection = connect_reader(self._path)
             undo.callback(self._connection.close)
-            if version_of(self._connection, self._path) == 0:
+            if settled_version_of(self._connection, self._path) == 0:
                 raise JournalMissing(f"{in_words(self._path)} is empty: no runtime has used it as its journal yet.")
             undo.pop_all()
 

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from uuid import uuid4
 
+import msgspec
 import pytest
 from tests.processes import runs
 from tests.waiting import wait_until
@@ -162,7 +163,7 @@ def test_what_a_living_process_runs_for_another_copy_is_let_alone() -> None:
     ],
 )
 def test_a_process_is_gone_only_where_that_is_known(change: dict[str, str | int], is_gone: bool) -> None:
-    process = this_process()._replace(**change)  # type: ignore[arg-type]
+    process = msgspec.structs.replace(this_process(), **change)  # type: ignore[arg-type]
     assert process.is_gone is is_gone
     with left_by(Origin(JOURNAL, "copy", process)) as left:
         assert kill_leftovers([ATTEMPT], JOURNAL, ["another"]) == is_gone
@@ -185,7 +186,7 @@ def test_a_process_of_a_container_that_is_seen_from_here_is_known_by_its_number_
             seen = Process(this_process().kernel, namespace, number, started)
             assert number != sleeper
             assert not seen.is_gone
-            assert seen._replace(started=started + 1).is_gone
+            assert msgspec.structs.replace(seen, started=started + 1).is_gone
         finally:
             os.killpg(container.pid, signal.SIGKILL)
 

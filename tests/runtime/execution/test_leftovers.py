@@ -148,7 +148,7 @@ def test_a_check_that_no_entity_asked_for_is_ended_with_its_runtime_only() -> No
         assert process.poll() is None
         process.kill()
     gone = Origin.here(JOURNAL, "another")
-    gone = gone._replace(process=gone.process._replace(started=gone.process.started - 1))
+    gone = replace(gone, process=replace(gone.process, started=gone.process.started - 1))
     env = {**os.environ, **gone.variables, ASKED_BY: UNASKED}
     with asleep(env) as process:
         assert kill_leftovers([], JOURNAL, ["copy"]) == 1

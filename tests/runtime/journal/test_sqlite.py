@@ -38,9 +38,10 @@ from callboard.runtime.journal.contract import Entry, InboxRow
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.journal.sqlite.medium import SqliteMedium
+from callboard.runtime.journal.sqlite.migrations import fresh, migrations
 from callboard.runtime.journal.sqlite.opening import connect_writer
 from callboard.runtime.journal.sqlite.reader import SqliteReader
-from callboard.runtime.journal.sqlite.schema import FIRST_COLUMNS, VERSION, fresh, migrations
+from callboard.runtime.journal.sqlite.schema import FIRST_COLUMNS, VERSION
 from callboard.runtime.journal.views.dialect import Sqlite
 from callboard.runtime.journal.views.views import steps_view
 

@@ -16,7 +16,9 @@ import pytest
 import structlog
 
 from callboard import Runtime, Task, TaskContext, Worker, Workstream
+from callboard.actors.records.transition import Transitioned
 from callboard.runtime.dispatch.clock import VirtualClock
+from callboard.runtime.observation.events import EventBus
 from callboard.runtime.text.logs import ALIKE, ALL, PERIOD, LastResort, LogLine, task_logger, write_error
 from callboard.runtime.text.secrets import Mask
 
@@ -302,3 +304,15 @@ anyio.run(main)
         failed = [row.entity_id for row in runtime.journal.reader.transitions() if row.reason == "runtime_restarted"]
     assert len(failed) >= 3
     assert capsys.readouterr().err == ""
+
+
+def test_where_nothing_is_configured_tasks_that_a_kill_begins_again_are_no_trouble(
+    no_logs: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lost(task: str, state: str, severity: str) -> Transitioned:
+        return Transitioned(1, "task", task, 5, "recovering", state, "fail", severity, 1e9, "runtime_restarted")
+
+    EventBus().publish([lost("a@1/again", "retrying", "warning"), lost("a@1/given-up", "failed", "error")])
+    told = capsys.readouterr().err
+    assert "a@1/again" not in told
+    assert "a@1/given-up recovering -> failed: runtime_restarted" in told
