@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -153,6 +154,7 @@ def check_workers(workers: Sequence[Worker], lifecycles: Lifecycles | None = Non
         raise SpecificationError(found, "the runtime's workers")
 
 
+@cache
 def default_workers() -> tuple[Worker, ...]:
     """One loop worker of capacity 100, and as many thread, process and command slots as there are processors."""
     cores = os.cpu_count() or 1

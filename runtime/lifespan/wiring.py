@@ -37,7 +37,7 @@ from ..functions.lifecycles import by_name, check_loaded
 from ..functions.registry import prepare
 from ..handles.machines import Machines
 from ..handles.targets import perform
-from ..handles.workers import check_workers, plain_worker
+from ..handles.workers import check_workers, default_workers, plain_worker
 from ..jobs.child_jobs import Children
 from ..jobs.submissions import Submissions
 from ..journal import open_journal
@@ -143,11 +143,14 @@ class Wiring:
         outputs = platform.new_outputs()
         services.finder.look_beside(loaded)
         check_loaded(loaded, lifecycles)
-        workers = tuple(map(plain_worker, settings.workers))
-        check_workers(workers, lifecycles)
+        workers = settings.workers
+        if workers is not default_workers():  # which are valid: a check makes decoders, which takes milliseconds
+            workers = tuple(map(plain_worker, workers))
+            check_workers(workers, lifecycles)
         self._workers = tuple(by_name(worker, lifecycles) for worker in workers)
         said = Workstream(RUNTIME, tools=settings.tools, alerts=settings.alerts)
-        said = prepare(said, bodies, durable=durable, source=SETTINGS_OF, lifecycles=lifecycles)
+        if said.tools or said.alerts:
+            said = prepare(said, bodies, durable=durable, source=SETTINGS_OF, lifecycles=lifecycles)
         supervisor = make_supervisor(
             host, settings.defaults, loaded, tools=said.tools, alerts=said.alerts, health=settings.health_checks,
             lifecycles=lifecycles, node="" if services.journal.cluster is None else services.journal.cluster.name,
