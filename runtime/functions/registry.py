@@ -516,8 +516,8 @@ def _with_wait(retry: Retry | None, at: Path, change: Change) -> Retry | None:
     return msgspec.structs.replace(retry, wait=change(retry.wait, (*at, "wait")))
 
 
-_PLAIN = Task("plain")
-_NOTHING = {name: value for name in Task.__struct_fields__ if isinstance(value := getattr(_PLAIN, name), list | dict)}
+_PLAIN: dict[str, Any] = msgspec.structs.asdict(Task("plain"))
+_NOTHING = {name: value for name, value in _PLAIN.items() if type(value) in {list, dict}}
 
 
 def _shared(task: Task) -> dict[str, Any]:
