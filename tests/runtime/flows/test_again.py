@@ -323,28 +323,28 @@ async def test_a_late_step_of_a_round_that_has_ended_is_refused(open_runtime: Op
 
 @pytest.mark.slow
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # one loop: it takes a while
-async def test_nothing_grows_over_ten_thousand_rounds() -> None:
+async def test_nothing_grows_over_thousands_of_rounds() -> None:
     measured: dict[int, int] = {}
 
     async def body(task: TaskContext) -> Any:
         n = task.args.get("n", 0)
         await work(n)
         ran.clear()
-        if n in (2_000, 9_999):
+        if n in (1_000, 3_999):
             measured[n] = tracemalloc.get_traced_memory()[0]
-        return task.again(n=n + 1) if n < 9_999 else n
+        return task.again(n=n + 1) if n < 3_999 else n
 
     async with Runtime() as runtime:
         tracemalloc.start()
         try:
             job = await submitted(runtime, body)
-            assert (await job.wait()).results == {"t": 9_999}
+            assert (await job.wait()).results == {"t": 3_999}
         finally:
             tracemalloc.stop()
         assert kept(runtime, job) == (["work"], 1)
         told = list(runtime._services.journal.reader.transitions(entity_id=job.task("t").record.id))
         assert len(told) < 10
-    assert measured[9_999] - measured[2_000] < 200_000, measured  # 25 bytes a round
+    assert measured[3_999] - measured[1_000] < 75_000, measured  # 25 bytes a round
 
 
 async def test_nor_does_the_file(tmp_path: Path) -> None:
