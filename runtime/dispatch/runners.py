@@ -46,7 +46,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from ...actors.user_code import from_terminal, is_a
-from ..loaded_modules import under_trio
+from ..loaded_modules import imported, under_trio
 from .abandoned_threads import AbandonedThreads, running_body
 from .body_context import asyncio_scope, being_cancelled, holds_group, inside, sort_out, stray, trio_scope
 from .detached import present_task, start_detached
@@ -154,6 +154,9 @@ class RunnerPool:
         self._tasks: dict[object, _Runner] = {}  # the runners, by their tasks
         self.scopes_left_open = 0  # the number of scopes that bodies entered and never left
         trio = under_trio()
+        if (sniffio := imported("sniffio")) is not None:
+            # Bodies are also submitted by callbacks of the loop: they have no task by which anyio would find the loop.
+            self._base.run(sniffio.current_async_library_cvar.set, "trio" if trio else "asyncio")
         self._new_runner = _TrioRunner if trio else _AsyncioRunner
         self._look_for_scopes = trio_scope if trio else asyncio_scope
 
@@ -224,7 +227,7 @@ class RunnerPool:
                 self._wake_one()
             else:
                 # Started from a body, the runner must not inherit what the body has bound.
-                self._base.copy().run(self._group.start_soon, self._new_runner(self).live)
+                self._base.copy().run(lambda: self._group.start_soon(self._new_runner(self).live))
                 self._runners += 1
                 self._coming += 1
 

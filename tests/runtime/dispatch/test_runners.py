@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -346,6 +347,23 @@ async def test_close_lets_submitted_bodies_run_and_refuses_more() -> None:
         with pytest.raises(PoolClosed):
             pool.submit(settle, ends)
     assert ends.all == [(None, None)] * 20
+
+
+async def test_a_callback_of_asyncio_submits_bodies_too(anyio_backend_name: str) -> None:
+    """There anyio finds no event loop: it asks for the present task, and a callback has none."""
+    if anyio_backend_name != "asyncio":
+        pytest.skip("a callback of asyncio")
+    import asyncio
+
+    import sniffio
+
+    sniffio.current_async_library_cvar.set(None)  # as in a program of asyncio
+    async with anyio.create_task_group() as group:
+        pool, ends = RunnerPool(group), Ends()
+        submit = partial(pool.submit, returning(1), ends)
+        asyncio.get_running_loop().call_soon(submit, context=contextvars.Context())
+        assert await ends.wait() == (1, None)
+        pool.close()
 
 
 async def test_cancelling_the_host_ends_every_body_once() -> None:
