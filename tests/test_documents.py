@@ -21,12 +21,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from tests.forks import Forks
 
 import callboard
 from callboard import load
@@ -93,11 +95,18 @@ def run(command: list[str], checkout: Path) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    with Forks(tmp_path_factory.mktemp("forks"), **environment()) as forks:
+        yield forks
+
+
 @pytest.mark.parametrize("block", of("python"))
-def test_python_runs(block: Block, checkout: Path) -> None:
+def test_python_runs(block: Block, checkout: Path, forks: Forks) -> None:
     program = checkout / "program.py"
     program.write_text(block.text, encoding="utf-8")
-    run([sys.executable, str(program)], checkout)
+    done = forks.run(program, cwd=checkout)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.cluster
@@ -106,7 +115,9 @@ def test_python_runs_with_a_cluster(
     block: Block, checkout: Path, ray_here: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", ray_here.address)
-    test_python_runs(block, checkout)
+    program = checkout / "program.py"
+    program.write_text(block.text, encoding="utf-8")
+    run([sys.executable, str(program)], checkout)
 
 
 @pytest.mark.parametrize("block", of("python pytest"))
