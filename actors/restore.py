@@ -214,6 +214,7 @@ class JournalRecovery:
         for slot in kernel.slots.values():
             scheduler.occupy(cast("TaskActor", kernel.entities[slot.key]), slot)
         scheduler.tool_uses.rebuild()
+        scheduler.step_calls.rebuild()
         reservations.rebuild_line(jobs.values())
         reservations.take_all()
         for machine in kernel.machines.values():

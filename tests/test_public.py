@@ -94,9 +94,10 @@ Runtime: approvals breaker breakers caught_up close dead_letters drain events fa
   kept_notices machine machine_of machines metrics node nodes on_trouble open portal recovered spawn start_worker
   submit task worker workers
 State: bounded_by name phase terminal
-StepRecord: attempt awaits began_at branch call cancelled_at category dropped due_at duration_ms ended_at error
-  error_type failed flow function given key kind label message name number raw_arguments raw_given raw_result result
-  round state task task_id tool tool_use traceback tries waits_for_tool worker_id
+StepRecord: attempt awaits began_at branch call cancelled_at capabilities category dropped due_at duration_ms ended_at
+  engine error error_type failed flow function given key kind label message name number raw_arguments raw_given
+  raw_result result round state task task_id tool tool_use traceback tries unroutable waits_for_tool waits_for_worker
+  worker_id worker_use
 Strategy: ONE_FOR_ALL ONE_FOR_ONE REST_FOR_ONE
 Supervision: backoff_max backoff_min decide delay intensity period stable_after strategy
 Task: after args cancel_hooks cancel_timeout capabilities checkpoint checks cleanup_on_cancel command condition cwd

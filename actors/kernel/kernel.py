@@ -31,7 +31,9 @@ from ..messages.commands import (
     LeaveTool,
     NextRun,
     Reply,
+    RunStep,
     StartWorkers,
+    StopStep,
     Submit,
     TakeMessage,
     UseTool,
@@ -69,10 +71,19 @@ if TYPE_CHECKING:
     from .contract import Job
 
 AboutCall: TypeAlias = (
-    CallEnded | Beat | KeepStep | TakeMessage | AwaitMessage | UseTool | ProcessStarted | AskApproval | LeaveApproval
+    CallEnded
+    | Beat
+    | KeepStep
+    | TakeMessage
+    | AwaitMessage
+    | UseTool
+    | RunStep
+    | ProcessStarted
+    | AskApproval
+    | LeaveApproval
 )
 """The inputs of a call, under its fencing token."""
-_ANSWERED = (Command, KeepStep, TakeMessage, AwaitMessage, UseTool, Submit, NextRun, StartWorkers)
+_ANSWERED = (Command, KeepStep, TakeMessage, AwaitMessage, UseTool, RunStep, Submit, NextRun, StartWorkers)
 """The inputs that have a `reply`."""
 ASKED = frozenset({"condition", "check", "cancel_hook"})
 """The kinds of calls of which an entity has at most one at a time: its `last_call`."""
@@ -222,6 +233,7 @@ class Kernel(TurnOperations):
                 | TakeMessage()
                 | AwaitMessage()
                 | UseTool()
+                | RunStep()
                 | ProcessStarted()
                 | AskApproval()
                 | LeaveApproval()
@@ -232,7 +244,7 @@ class Kernel(TurnOperations):
             case Continue(key=key) | LeaveMessages(job=key):
                 if (entity := self.entities.get(key)) is not None:
                     entity.receive(message)
-            case LeaveTool():
+            case LeaveTool() | StopStep():
                 self.scheduler.receive(message)
             case Leave():
                 self.leave(message)
@@ -248,7 +260,7 @@ class Kernel(TurnOperations):
             self.notice("stale_message", "warning", text, message=kind, token=message.token)
             if isinstance(message, Beat):  # the call still runs, but should have ended
                 self.effect(StopCall(message.token, force=True))
-            elif isinstance(message, KeepStep | TakeMessage | AwaitMessage | UseTool):
+            elif isinstance(message, KeepStep | TakeMessage | AwaitMessage | UseTool | RunStep):
                 self.effect(Answer(message.reply, None, AttemptOver("this attempt has ended: its step was not kept")))
             return
         if not isinstance(message, CallEnded):
@@ -258,7 +270,7 @@ class Kernel(TurnOperations):
             self.supervisor.receive(message)
         else:
             entity = self.entities[call.key]
-            entity.receive(message)
+            (self.scheduler if call.kind == "step" else entity).receive(message)
             self.turn.leftover = entity.job_over()
 
     def _command(self, key: int | str, message: Message, reply: Reply) -> None:
@@ -376,7 +388,11 @@ class Kernel(TurnOperations):
             case CallEnded(token=token) if token in self.calls:
                 return self.calls[token].key, token
             case (
-                KeepStep(token=token) | TakeMessage(token=token) | AwaitMessage(token=token) | UseTool(token=token)
+                KeepStep(token=token)
+                | TakeMessage(token=token)
+                | AwaitMessage(token=token)
+                | UseTool(token=token)
+                | RunStep(token=token)
             ) if token in self.calls:
                 return self.calls[token].key, 0
             case TimerFired(key=key) | Continue(key=key) | Recover(key=key) | TurnFailed(key=key):

@@ -7,13 +7,15 @@ Rules
 - A call is in `calls` under its token until the engine reports its end. The slot that it occupies on a worker is in
   `slots`, or in `lent` while the attempt waits for a child job.
 - The units of tools that steps of a body hold or wait for are in `uses`. They end with the body at the latest.
+- The steps of a body that run on workers, or wait for them, are in `step_calls`. When the body has ended they are
+  stopped; the call of each is in `calls`, and its slot in `slots`, until the engine reports its end.
 - Numbers are never reused: after an undone turn, the numbers that it took are missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -31,6 +33,7 @@ from .transaction import (
     Receiver,
     RunHook,
     StartCall,
+    StepCall,
     StopCall,
     Tell,
     ToolUse,
@@ -41,6 +44,8 @@ from .transaction import (
 if TYPE_CHECKING:
     from ..records.entities import WorkerRecord
     from .contract import Scheduler
+
+OfStep = TypeVar("OfStep", ToolUse, StepCall)
 
 
 class TurnOperations:
@@ -59,6 +64,7 @@ class TurnOperations:
         self.slots: dict[int, CallOrder] = {}  # by token: the slots of workers that attempts occupy
         self.lent: dict[int, LentSlot] = {}  # by token: slots that attempts lend to others while they wait for a child
         self.uses: dict[int, dict[int, ToolUse]] = {}  # by token and number: uses of tools by the steps of bodies
+        self.step_calls: dict[int, dict[int, StepCall]] = {}  # by token and number: steps of bodies on workers
 
     # -- sending and emitting ------------------------------------------------------------------------------------------
 
@@ -116,7 +122,9 @@ class TurnOperations:
     # -- calls and slots -----------------------------------------------------------------------------------------------
 
     def begin_call(self, kind: str, key: int, *, index: int = 0, slot: CallOrder | None = None) -> int:
-        """Have an engine run a call for the entity `key`. Returns its token. slot: assigned by the scheduler."""
+        """Have an engine run a call for the entity `key`. Returns its token. slot: assigned by the scheduler; a step's
+        has the same index.
+        """
         token = self.number()
         turn = self.turn
         call = self.calls[token] = slot or CallOrder(key, kind, index)
@@ -162,7 +170,7 @@ class TurnOperations:
         call = self.calls.pop(token, None)
         if call is not None:
             self.turn.booked.append((self.calls, token, call))
-            if token in self.uses:
+            if token in self.uses or token in self.step_calls:
                 self.send(self.scheduler, BodyOver(token))
         return call
 
@@ -182,7 +190,7 @@ class TurnOperations:
 
     def leave_off(self) -> None:
         """Drop all calls, slots and the turn when the kernel stops, even if something still ran."""
-        books: tuple[dict[int, Any], ...] = (self.calls, self.slots, self.lent, self.uses)
+        books: tuple[dict[int, Any], ...] = (self.calls, self.slots, self.lent, self.uses, self.step_calls)
         for book in books:
             book.clear()
         self.turn = Transaction()
@@ -217,22 +225,44 @@ class TurnOperations:
 
     def note_use(self, use: ToolUse) -> None:
         """Note that a step uses a tool, or how its use has changed."""
-        token, number, booked = use.token, use.number, self.turn.booked
-        if token not in self.uses:
-            booked.append((self.uses, token, None))
-            self.uses[token] = {}
-        booked.append((self.uses[token], number, self.uses[token].get(number)))
-        self.uses[token][number] = use
+        self._note_of_body(self.uses, use)
 
     def end_use(self, token: int, number: int) -> ToolUse | None:
         """Note that a step does not use its tool any more. Returns the use, or None if there is none."""
-        of_body = self.uses.get(token, {})
-        use = of_body.pop(number, None)
-        if use is not None:
-            self.turn.booked.append((of_body, number, use))
+        return self._end_of_body(self.uses, token, number)
+
+    def note_step_call(self, call: StepCall) -> None:
+        """Note that a step waits for a worker, or how that has changed."""
+        self._note_of_body(self.step_calls, call)
+
+    def end_step_call(self, token: int, number: int) -> StepCall | None:
+        """Note that a step does not run on a worker any more, or wait for one. Returns it, or None if there is none."""
+        return self._end_of_body(self.step_calls, token, number)
+
+    def is_step(self, token: int) -> bool:
+        """Whether that is the token of a call of a step whose body still waits for it."""
+        order = self.calls.get(token)
+        if order is None or order.kind != "step":
+            return False
+        call = self.step_calls.get(order.body, {}).get(order.index)
+        return call is not None and call.call == token
+
+    def _note_of_body(self, book: dict[int, dict[int, OfStep]], one: OfStep) -> None:
+        token, number, booked = one.token, one.number, self.turn.booked
+        if token not in book:
+            booked.append((book, token, None))
+            book[token] = {}
+        booked.append((book[token], number, book[token].get(number)))
+        book[token][number] = one
+
+    def _end_of_body(self, book: dict[int, dict[int, OfStep]], token: int, number: int) -> OfStep | None:
+        of_body = book.get(token, {})
+        one = of_body.pop(number, None)
+        if one is not None:
+            self.turn.booked.append((of_body, number, one))
             if not of_body:
-                self.turn.booked.append((self.uses, token, self.uses.pop(token)))
-        return use
+                self.turn.booked.append((book, token, book.pop(token)))
+        return one
 
     def keep_hook(
         self, entity: Entity[Any], hook: Hook, event: str, stream: Workstream, task: Task | None = None

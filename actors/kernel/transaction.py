@@ -50,7 +50,9 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
 
 
 class StartCall(Effect, frozen=True):
-    """Run a call of the entity `key`: its body, its condition, or its check or cancel hook number `index`."""
+    """Run a call of the entity `key`: its body, its condition, its check or cancel hook number `index`, or a step of
+    its body.
+    """
 
     token: int
     key: int
@@ -265,8 +267,8 @@ class CallOrder(msgspec.Struct, gc=False):
     """
 
     key: int  # of the entity that the call belongs to
-    kind: str  # body | condition | check | cancel_hook | hook
-    index: int = 0
+    kind: str  # body | condition | check | cancel_hook | hook | step
+    index: int = 0  # of a check or cancel hook; of a step: the number of its run, among those of the body
     worker: int = 0  # key of the worker whose slot it occupies, if any
     gates: tuple[
         Any, ...
@@ -277,6 +279,7 @@ class CallOrder(msgspec.Struct, gc=False):
     heard: float | None = None  # when its engine got it, once it was durable (monotonic)
     excused: float = 0.0  # seconds between `asked` and `heard` that were added to its limit
     told: float | None = None  # when its engine last got an order to stop it (monotonic)
+    body: int = 0  # of a step: the token of the body that has called it
 
 
 class ToolUse(msgspec.Struct, frozen=True, eq=False):
@@ -298,6 +301,23 @@ class ToolUse(msgspec.Struct, frozen=True, eq=False):
     waits: bool = False  # it has been answered that it has to wait
     held: bool = False
     generation: int = 0
+
+
+class StepCall(msgspec.Struct, frozen=True, eq=False):
+    """A step of a running body that runs on a worker, or waits for one.
+
+    number: of the run, among those of the body under `token`. step: its record, as in `ToolUse`. call: the token of its
+    call; 0 while it waits.
+    """
+
+    token: int
+    number: int
+    task: int  # key of the task
+    engine: str
+    step: StepRecord
+    moves: bool  # it may run on a cluster, if no other worker can run it
+    reply: Reply  # gets the record whenever it changes
+    call: int = 0
 
 
 class LentSlot(msgspec.Struct, frozen=True, eq=False):

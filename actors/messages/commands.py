@@ -283,6 +283,27 @@ class LeaveTool(Message, frozen=True):
     ended: CallEnded
 
 
+class RunStep(Message, frozen=True):
+    """A step of a running body is about to run on a worker. number: of this run, among those of the body.
+
+    step: its record, which says the engine and the capabilities. moves: it may run on a cluster if no other worker can
+    run it. reply: gets the record whenever it changes: the step waits, no worker can run it, or its function runs.
+    """
+
+    token: int
+    number: int
+    step: StepRecord
+    moves: bool
+    reply: Reply
+
+
+class StopStep(Message, frozen=True):
+    """A step does not wait for its worker any more, or its function is to end: then its end is reported."""
+
+    token: int
+    number: int
+
+
 class AskApproval(Message, frozen=True):
     """A running body begins to wait for an approval, by its name."""
 

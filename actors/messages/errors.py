@@ -93,6 +93,10 @@ class AttemptOver(RuntimeError):  # noqa: N818 - the name says what happened
         super().__init__(*args)
 
 
+WORKER_LOST = "worker_lost"
+"""The `error_type` of an attempt, or of a step, whose worker died, or did not come back."""
+
+
 class StepFailed(Exception):  # noqa: N818 - the name says what happened
     """A step failed for good, with an error that cannot be made again from the journal.
 

@@ -247,7 +247,7 @@ class Release(Message, frozen=True):
 
 
 class BodyOver(Message, frozen=True):
-    """To the scheduler: the body under this token has ended, and its steps use no tools any more."""
+    """To the scheduler: the body under this token has ended. Its steps use no tools and run on no workers any more."""
 
     token: int
 

@@ -24,7 +24,7 @@ SEND = "task.send "
 VERSION = "task.version "
 """How the names of the steps begin that keep the version of a part of the body."""
 WAITS, HOLDS = "waits", "holds"
-"""How a step uses its tool (`StepRecord.tool_use`)."""
+"""How a step uses its tool (`StepRecord.tool_use`), or a worker (`StepRecord.worker_use`)."""
 _SHOWN = 20
 
 
@@ -60,6 +60,10 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     message: int | None = None  # of a receive: the key of the message that it took
     tool: str | None = None  # which its function uses
     tool_use: str | None = None  # "waits" for a unit of the tool, or "holds" one since it waited
+    engine: str | None = None  # of the worker on which its function runs, unless it runs where its body does
+    capabilities: tuple[str, ...] = ()  # that this worker has
+    worker_use: str | None = None  # "waits" for such a worker, or "holds" a slot of one: its function runs
+    unroutable: str | None = None  # why no worker can run it, while it waits for one
     dropped: bool = False  # a later run begins before this step: it does not count any more
 
     @property
@@ -106,9 +110,22 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         return self.tool if self.ended_at is None and self.tool_use == WAITS else None
 
     @property
+    def waits_for_worker(self) -> str | None:
+        """The worker that the step waits for, in words: "engine 'process', capabilities 'gpu'"; None if it waits for
+        none.
+        """
+        if self.ended_at is not None or self.worker_use != WAITS:
+            return None
+        return ", ".join(filter(None, (f"engine {self.engine!r}", _named(self.capabilities))))
+
+    @property
     def label(self) -> str:
         """The step's name for people, with its number if that is not the first."""
         return self.name if self.number == 1 else f"{self.name}#{self.number}"
+
+
+def _named(capabilities: Sequence[str]) -> str:
+    return f"capabilities {', '.join(map(repr, capabilities))}" if capabilities else ""
 
 
 def steps_from(steps: Sequence[StepRecord], label: str, about: str) -> list[StepRecord]:

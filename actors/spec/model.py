@@ -40,6 +40,8 @@ OnExhausted = Literal["fail", "park"]
 EngineName = Literal["loop", "thread", "process", "command", "ray"]
 AlertSeverity = Literal["error", "critical"]
 ON_CLUSTER: EngineName = "ray"
+OF_PROCESSES = frozenset({"process", ON_CLUSTER})
+"""The engines that run functions in processes of their workers."""
 """The engine with workers on other machines. They also take tasks without an engine that no local worker can run."""
 
 MOST_SLOTS = 10

@@ -62,6 +62,7 @@ from msgspec.structs import replace
 from ...machines import TASK, Event, TaskState, WorkerState
 from ...machines.builtin.task import parks_when_exhausted
 from ..kernel.transaction import CallOrder, StopCall
+from ..messages.errors import WORKER_LOST
 from ..messages.inputs import (
     Assign,
     Beat,
@@ -98,8 +99,6 @@ LOSSES = frozenset({"lost", "exhausted"})
 """The ends of an attempt that its body did not cause."""
 PASSES = frozenset({"transient", "resources"})
 """The categories of errors after which another attempt may succeed."""
-WORKER_LOST = "worker_lost"
-"""The `error_type` of an attempt whose worker died, or did not come back."""
 INTERNAL = "internal_error"
 """The `error_type` of a task whose own actor failed."""
 TOOL, EXHAUSTED, LOST = "tool", "exhausted", "lost"

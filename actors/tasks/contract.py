@@ -15,7 +15,7 @@ from ..records.task import TaskRecord
 from ..spec.model import Workstream
 
 if TYPE_CHECKING:
-    from ..messages.commands import UseTool
+    from ..messages.commands import RunStep, UseTool
     from .task import TaskActor
 
 
@@ -94,6 +94,10 @@ class Scheduler(Protocol):
 
     def use_tool(self, task: TaskActor, message: UseTool) -> None:
         """Give a step of a task's running body a unit of a tool, or let it wait for one."""
+        ...
+
+    def run_step(self, task: TaskActor, message: RunStep) -> None:
+        """Run a step of a task's running body on a worker, or let it wait for one."""
         ...
 
 

@@ -20,7 +20,7 @@ from .attempt_clock import ALIVE
 from .attempts import BEATS
 
 if TYPE_CHECKING:
-    from ..messages.commands import UseTool
+    from ..messages.commands import RunStep, UseTool
     from ..records.step import StepRecord
     from .task import TaskActor
 
@@ -52,7 +52,8 @@ def keep(task: TaskActor, step: StepRecord) -> StepRecord:
         record = task.record
     row = replace(
         step, key=step.key or kernel.number(), flow=record.flow, task=record.key, task_id=record.id,
-        attempt=record.attempt, round=record.failed_attempts + record.deferrals, worker_id=record.worker_id,
+        attempt=record.attempt, round=record.failed_attempts + record.deferrals,
+        worker_id=record.worker_id if step.engine is None else step.worker_id,
     )  # fmt: skip
     kernel.turn.extra.append(row)
     if row.ended_at is not None:
@@ -69,6 +70,14 @@ def use_tool(task: TaskActor, message: UseTool) -> None:
         task.kernel.effect(Answer(message.reply, message.step))
     else:
         task.stream.workforce.scheduler.use_tool(task, message)
+
+
+def run_step(task: TaskActor, message: RunStep) -> None:
+    """Run a step on a worker."""
+    if may_keep(task, message.token):
+        task.stream.workforce.scheduler.run_step(task, message)
+    else:
+        task.kernel.effect(Answer(message.reply, None, over()))
 
 
 def over() -> AttemptOver:

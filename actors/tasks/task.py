@@ -30,6 +30,7 @@ from ..messages.commands import (
     LeaveApproval,
     Reject,
     ResetTask,
+    RunStep,
     Send,
     SkipTask,
     TakeMessage,
@@ -84,7 +85,7 @@ from .holds import (
     wait_due,
     waits_for_named,
 )  # fmt: skip
-from .steps import keep_step, use_tool
+from .steps import keep_step, run_step, use_tool
 
 if TYPE_CHECKING:
     from ..kernel.contract import Job
@@ -684,7 +685,7 @@ class TaskActor(Entity[TaskRecord]):
             kernel.end_call(message.token)
             if message.token == token and self.record.claimed_at is not None and state not in RUNS:
                 attempts.journal(self, end="cancelled")
-        elif state != CANCELLING:
+        if message.token != token and state != CANCELLING:  # no call, or a step's: the body may run on
             kernel.stop_call(self.last_call or token, force=True)
         if state in RUNS:
             attempts.fail(
@@ -712,7 +713,7 @@ class TaskActor(Entity[TaskRecord]):
         KeepStep: keep_step, LeaveApproval: on_leave, Permit: queue.permit,
         ProcessStarted: attempts.process_started,
         Ready: on_ready, Recover: on_recover, Regained: attempts.regained, Reject: on_reject,
-        Reset: queue.reset, ResetTask: queue.reset_by_operator, Send: receiving.on_send,
+        Reset: queue.reset, ResetTask: queue.reset_by_operator, RunStep: run_step, Send: receiving.on_send,
         TakeMessage: receiving.take, WorkerSilent: attempts.silent,
         Skip: on_skip, SkipTask: on_skip_task, Stop: on_stop, TimerFired: on_timer, Trip: queue.tripped,
         TurnFailed: on_turn_failed, Unroutable: queue.unroutable, UseTool: use_tool,

@@ -1,12 +1,12 @@
 """Queues of what waits for the same gates, and the gates at which queues wait.
 
-There is a queue for all tasks of a workstream with the same gates, and one for the steps that wait for a tool. The
-scheduler moves queues and what is in them.
+There is a queue for all tasks of a workstream with the same gates, one for the steps that wait for a tool, and one for
+the steps that wait for workers of a kind. The scheduler moves queues and what is in them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heappop
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ..spec.model import Worker
     from ..tasks.task import TaskActor
     from .reservations import Reservation
-    from .tool_uses import WaitingUse
     from .worker import WorkerActor
 
 Key = tuple[int, int, int]  # (-priority, place, key of the task): those of two queues are never equal
@@ -57,6 +56,11 @@ class Pool(ConcurrencyGate):
     def suits_spec(self, worker: Worker) -> bool:
         """Whether a worker with this specification could run this pool's tasks."""
         return worker.engine == self.engine and self.capabilities <= frozenset(worker.abilities())
+
+
+def key_of(task: TaskActor) -> Key:
+    """The place in the queue of a task, and of the steps of its body."""
+    return -task.priority, task.record.place, task.record.key
 
 
 class GatedQueue:
@@ -107,9 +111,25 @@ class TaskQueue(GatedQueue):
         self.tool = tool
 
 
-class UseQueue(GatedQueue):
-    """The steps that wait for a unit of one tool."""
+class WaitingStep:
+    """A step of a running body that waits: for a unit of a tool, or for a worker. number: of the use or the run."""
 
-    __slots__ = ()
+    __slots__ = ("key", "number", "ticket", "token")
 
-    heap: list[tuple[Key, int, WaitingUse]]
+    def __init__(self, token: int, number: int, key: Key) -> None:
+        self.token = token
+        self.number = number
+        self.key = key
+        self.ticket = 0
+
+
+class StepQueue(GatedQueue):
+    """The steps that wait for a unit of one tool, or for workers of one pool. grant: gives a step what it waits for."""
+
+    __slots__ = ("grant",)
+
+    heap: list[tuple[Key, int, WaitingStep]]
+
+    def __init__(self, gates: tuple[ConcurrencyGate, ...], grant: Callable[[WaitingStep], None]) -> None:
+        super().__init__(gates)
+        self.grant = grant

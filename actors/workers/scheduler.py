@@ -15,28 +15,51 @@ Rules
 - A queue has at most one valid entry, in the list `at`; an invalid entry is dropped when it reaches the top.
 - A task that leaves the queue in another way gives up its ticket; its heap entry is dropped when it reaches the top.
 - Steps of running bodies that wait for a tool stand in the same line at the tool's gate, by the priority and place of
-  their tasks (`tool_uses.py`).
+  their tasks (`tool_uses.py`). So do those that wait for a worker, at the gate of its pool (`step_calls.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, cast
 
 from ...machines import WorkstreamState
 from ..kernel.transaction import NO_ENGINE, CallOrder
-from ..messages.commands import LeaveTool
-from ..messages.inputs import TRIP, Assign, BodyOver, Message, Queued, Release, TimerFired, ToolShares, Unroutable
+from ..messages.commands import LeaveTool, StopStep
+from ..messages.inputs import (
+    TRIP,
+    Assign,
+    BodyOver,
+    CallEnded,
+    Message,
+    Queued,
+    Release,
+    TimerFired,
+    ToolShares,
+    Unroutable,
+)
 from ..spec.model import ON_CLUSTER
 from ..tasks.attempts import IN_QUEUE
-from .queues import NO_LIMIT, ConcurrencyGate, GatedQueue, Key, Pool, TaskQueue, Waiting
+from .queues import (
+    NO_LIMIT,
+    ConcurrencyGate,
+    GatedQueue,
+    Key,
+    Pool,
+    StepQueue,
+    TaskQueue,
+    Waiting,
+    WaitingStep,
+    key_of,
+)
 from .reservations import Reservation, Reservations
+from .step_calls import StepCalls
 from .tool_quota import ToolQuotas
 from .tool_uses import ToolUses
 
 if TYPE_CHECKING:
-    from ..messages.commands import UseTool
+    from ..messages.commands import RunStep, UseTool
     from ..spec.model import Task
     from ..tasks.task import TaskActor
     from .breaker import BreakerActor
@@ -57,12 +80,14 @@ class SchedulerActor:
         self.reservations = Reservations(self)
         self.tool_quotas = ToolQuotas(self) if self.kernel.node else None
         self.tool_uses = ToolUses(self)
+        self.step_calls = StepCalls(self)
         self.clear()
 
     def clear(self) -> None:
         """Drop all derived state, before it is rebuilt."""
         self.reservations.clear()
         self.tool_uses.clear()
+        self.step_calls.clear()
         self.ready: Waiting = []
         self.queues: dict[int, dict[tuple[object, ...], TaskQueue]] = {}  # by workstream
         self.pools: dict[tuple[str, frozenset[str]], Pool] = {}
@@ -76,7 +101,7 @@ class SchedulerActor:
         self.to_match = False
 
     def receive(self, message: Message) -> None:
-        """Queue a task, take back a slot or a unit of a tool, or receive a timer or the shares of tools."""
+        """Queue a task, take back a slot or a unit of a tool, end a step, or receive a timer or the shares of tools."""
         if isinstance(message, Queued):
             task = cast("TaskActor", self.kernel.entities[message.key])
             if task.record.state in IN_QUEUE:
@@ -90,6 +115,11 @@ class SchedulerActor:
             self.tool_uses.leave(message)
         elif isinstance(message, BodyOver):
             self.tool_uses.body_over(message.token)
+            self.step_calls.body_over(message.token)
+        elif isinstance(message, StopStep):
+            self.step_calls.stop(message)
+        elif isinstance(message, CallEnded):
+            self.step_calls.ended(message)
         elif isinstance(message, TimerFired):
             self.reservations.yield_idle()
         elif isinstance(message, ToolShares) and self.tool_quotas is not None:
@@ -120,7 +150,7 @@ class SchedulerActor:
 
     def _drop_pools(self) -> None:
         """Drop unused pools: users may invent any capabilities, so their number is unlimited."""
-        used = {id(queue.pool) for queue in self._queues()}
+        used = {id(queue.pool) for queue in self._queues()} | self.step_calls.forget_pools()
         for key, pool in list(self.pools.items()):
             if id(pool) not in used and not pool.workers:
                 del self.pools[key]
@@ -154,6 +184,7 @@ class SchedulerActor:
             elif not queue.pool.workers and ON_CLUSTER in (worker.record.engine, queue.pool.engine):
                 for _, task in list(queue.entries()):
                     self._moved(task)
+        self.step_calls.workers_changed()
         self.reservations.tell_short()
         self.reservations.workers_changed()
         self.match_soon()
@@ -175,10 +206,11 @@ class SchedulerActor:
         """Inform queued tasks and waiting jobs that no worker could serve."""
         self.reservations.tell_short()
         for queue in self._queues():
-            if not queue.pool.workers and not self._may_come(queue.pool):
+            if not queue.pool.workers and not self.may_come(queue.pool):
                 for _, task in list(queue.entries()):
                     if not self._moved(task):
                         self.kernel.send(task, Unroutable(self._nobody(queue.pool, task.spec)))
+        self.step_calls.workers_changed()
 
     def engine_for(self, spec: Task) -> str:
         """The engine for a task. It is the cluster's if the task names no engine, no worker of its own engine has its
@@ -187,8 +219,12 @@ class SchedulerActor:
         own = self.kernel.port.engine_of(spec)
         if spec.engine is not None or own == NO_ENGINE or not self.kernel.port.travels(spec):
             return own
-        here, there = (Pool(engine, frozenset(spec.capabilities)) for engine in (own, ON_CLUSTER))
-        return ON_CLUSTER if not self._may_come(here) and self._may_come(there) else own
+        return self.nearest(own, spec.capabilities)
+
+    def nearest(self, own: str, capabilities: Iterable[str]) -> str:
+        """The engine for what may run on the cluster, too: the cluster's, if only a worker there can run it."""
+        here, there = (Pool(engine, frozenset(capabilities)) for engine in (own, ON_CLUSTER))
+        return ON_CLUSTER if not self.may_come(here) and self.may_come(there) else own
 
     def _moved(self, task: TaskActor) -> bool:
         """Reroute a task that no worker of its engine can run. Returns whether another engine was found."""
@@ -202,6 +238,10 @@ class SchedulerActor:
         """The reason why no worker can run a task of the pool, in words."""
         if pool.engine == NO_ENGINE:
             return f"its function cannot be found here: {self.kernel.port.missing(task)}"
+        return self.nobody_of(pool)
+
+    def nobody_of(self, pool: Pool) -> str:
+        """The reason why no worker has the engine and the capabilities of a pool, in words."""
         wanted = f"no worker has the engine {pool.engine!r}"
         text = f"{wanted} and the capabilities {sorted(pool.capabilities)}" if pool.capabilities else wanted
         for worker in self.workforce.named.values():
@@ -210,7 +250,7 @@ class SchedulerActor:
                 text += f"; worker {worker.record.name!r} cannot be placed: {worker.unfit}"
         return text
 
-    def _may_come(self, pool: Pool) -> bool:
+    def may_come(self, pool: Pool) -> bool:
         """Whether a living or coming worker could run the pool's tasks, now or later."""
         workforce = self.workforce
         return any(worker.comes_back and pool.suits(worker) for worker in workforce.workers.values()) or any(
@@ -229,7 +269,10 @@ class SchedulerActor:
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     def occupy(self, task: TaskActor, slot: CallOrder) -> None:
-        """Count the slot of an attempt that runs already (after a rebuild)."""
+        """Count the slot of an attempt, or of a step, that runs already (after a rebuild)."""
+        if slot.kind == "step":
+            self.count(slot, +1)
+            return
         slot.gates, slot.share = self._gates(task), None
         if not (self.reservations.granted and self.reservations.occupy(slot, task.stream.job)):
             self.count(slot, +1)
@@ -249,7 +292,7 @@ class SchedulerActor:
         """Put a task into the queue, and match it at the end of the turn. It is informed if no worker can run it."""
         self.to_match = True
         pool = self.put_into_queue(task)
-        if not pool.workers and not self._may_come(pool) and not self._moved(task):
+        if not pool.workers and not self.may_come(pool) and not self._moved(task):
             self.kernel.send(task, Unroutable(self._nobody(pool, task.spec)))
 
     def put_into_queue(self, task: TaskActor) -> Pool:
@@ -259,7 +302,7 @@ class SchedulerActor:
             queue = task.task_queue = self._queue_of(task)
         self.tickets += 1
         task.ticket = self.tickets
-        key = (-task.priority, task.record.place, task.record.key)
+        key = key_of(task)
         heappush(queue.heap, (key, task.ticket, task))
         self.stand(queue, key)
         return queue.pool
@@ -267,6 +310,17 @@ class SchedulerActor:
     def use_tool(self, task: TaskActor, message: UseTool) -> None:
         """Give a step of a task's running body a unit of a tool, or let it wait for one."""
         self.tool_uses.ask(task, message)
+
+    def run_step(self, task: TaskActor, message: RunStep) -> None:
+        """Run a step of a task's running body on a worker, or let it wait for one."""
+        self.step_calls.ask(task, message)
+
+    def put_step(self, queue: StepQueue, step: WaitingStep) -> None:
+        """Put a step into a queue, without checking whether it gets what it waits for."""
+        self.tickets += 1
+        step.ticket = self.tickets
+        heappush(queue.heap, (step.key, step.ticket, step))
+        self.stand(queue, step.key)
 
     def stand(self, queue: GatedQueue, key: Key) -> None:
         """Put a queue whose first item has this key into a list, unless it stands in one as well."""
@@ -384,6 +438,8 @@ class SchedulerActor:
             self._have_looked()
         if self.tool_uses.asked:
             self.tool_uses.tell_waiting()
+        if self.step_calls.asked:
+            self.step_calls.tell_waiting()
 
     def _serve(self, queue: GatedQueue, first: Key | None) -> None:
         """Start tasks or steps of a queue while its gates are open, and no other queue has a more urgent one."""
@@ -399,8 +455,8 @@ class SchedulerActor:
                     return
             if isinstance(queue, TaskQueue):
                 self._give(queue, heappop(queue.heap)[2], taken)
-            else:
-                self.tool_uses.grant(heappop(queue.heap)[2])
+            elif isinstance(queue, StepQueue):
+                queue.grant(heappop(queue.heap)[2])
             self._wake_others(queue)
             first = queue.top()
         self._again(queue, first)

@@ -18,7 +18,7 @@ Rules
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heappop
 from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
@@ -31,9 +31,11 @@ from ..spec.backoff import LONGEST_ASKED
 from ..tasks import steps
 from ..tasks.attempts import asks_for_later, counts_for, ran_short
 from . import tools
-from .queues import NO_LIMIT, ConcurrencyGate, Key, UseQueue
+from .queues import NO_LIMIT, ConcurrencyGate, Key, StepQueue, WaitingStep, key_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..messages.commands import LeaveTool, UseTool
     from ..messages.inputs import CallEnded
     from ..records.step import StepRecord
@@ -44,27 +46,17 @@ RETURNED = "returned"
 """The verdict of a use that says nothing about the tool."""
 
 
-class WaitingUse:
-    """A step that waits for a unit of a tool: an item of a queue."""
-
-    __slots__ = ("key", "number", "ticket", "token")
-
-    def __init__(self, use: ToolUse, key: Key) -> None:
-        self.token = use.token
-        self.number = use.number
-        self.key = key
-        self.ticket = 0
-
-
 class ToolLine:
     """The steps that wait for one tool. shut: the gate that is open while the tool's breaker is closed."""
 
     __slots__ = ("permitted", "queue", "shut")
 
-    def __init__(self, rest: ConcurrencyGate, gate: ConcurrencyGate, *, closed: bool) -> None:
+    def __init__(
+        self, rest: ConcurrencyGate, gate: ConcurrencyGate, grant: Callable[[WaitingStep], None], *, closed: bool
+    ) -> None:
         self.shut = ConcurrencyGate(NO_LIMIT if closed else 0)
-        self.queue = UseQueue((self.shut, rest, gate))
-        self.permitted = UseQueue((rest, gate))  # of the step that has the permit to probe the tool
+        self.queue = StepQueue((self.shut, rest, gate), grant)
+        self.permitted = StepQueue((rest, gate), grant)  # of the step that has the permit to probe the tool
 
 
 class ToolUses:
@@ -74,14 +66,13 @@ class ToolUses:
         self.scheduler = scheduler
         self.kernel = scheduler.kernel
         self.workforce = scheduler.workforce
-        self.tickets = 0
         self.clear()
 
     def clear(self) -> None:
         """Drop all derived state, before it is rebuilt."""
         self.lines: dict[str, ToolLine] = {}
-        self.waiting: dict[tuple[int, int], tuple[UseQueue, WaitingUse]] = {}  # by token and number
-        self.asked: list[WaitingUse] = []  # steps that have asked in this turn
+        self.waiting: dict[tuple[int, int], tuple[StepQueue, WaitingStep]] = {}  # by token and number
+        self.asked: list[WaitingStep] = []  # steps that have asked in this turn
 
     def rebuild(self) -> None:
         """Count the units in use, and put the waiting steps in line again."""
@@ -95,7 +86,7 @@ class ToolUses:
             else:
                 line = self._line(use.tool)
                 permitted = self.workforce.breakers[use.tool].record.probe == use.key
-                self._put(line.permitted if permitted else line.queue, WaitingUse(use, self._key(use)))
+                self._put(line.permitted if permitted else line.queue, self._waiting(use))
 
     def _all(self) -> list[ToolUse]:
         return [use for of_body in self.kernel.uses.values() for use in of_body.values()]
@@ -111,7 +102,7 @@ class ToolUses:
             message.got,
         )  # fmt: skip
         kernel.note_use(use)
-        waiting = WaitingUse(use, self._key(use))
+        waiting = self._waiting(use)
         self.asked.append(waiting)
         self._put(self._line(use.tool).queue, waiting)
         self.scheduler.match_soon()
@@ -129,7 +120,7 @@ class ToolUses:
                 kernel.note_use(replace(use, waits=True, step=step))
                 kernel.effect(Answer(use.reply, step))
 
-    def grant(self, waiting: WaitingUse) -> None:
+    def grant(self, waiting: WaitingStep) -> None:
         """Give a step the unit that it waits for."""
         kernel = self.kernel
         use = kernel.uses[waiting.token][waiting.number]
@@ -202,12 +193,11 @@ class ToolUses:
         task, step = self._task(use), replace(use.step, tool_use=tool_use)
         return steps.keep(task, step) if steps.may_keep(task, use.token) else step
 
+    def _waiting(self, use: ToolUse) -> WaitingStep:
+        return WaitingStep(use.token, use.number, key_of(self._task(use)))
+
     def _task(self, use: ToolUse) -> TaskActor:
         return cast("TaskActor", self.kernel.entities[use.task])
-
-    def _key(self, use: ToolUse) -> Key:
-        task = self._task(use)
-        return -task.priority, task.record.place, use.task
 
     # -- lines ---------------------------------------------------------------------------------------------------------
 
@@ -215,15 +205,12 @@ class ToolUses:
         line = self.lines.get(tool)
         if line is None:
             closed = self.workforce.breakers[tool].closed
-            line = self.lines[tool] = ToolLine(*self.scheduler.gates_of(tool), closed=closed)
+            line = self.lines[tool] = ToolLine(*self.scheduler.gates_of(tool), self.grant, closed=closed)
         return line
 
-    def _put(self, queue: UseQueue, waiting: WaitingUse) -> None:
-        self.tickets += 1
-        waiting.ticket = self.tickets
+    def _put(self, queue: StepQueue, waiting: WaitingStep) -> None:
         self.waiting[waiting.token, waiting.number] = queue, waiting
-        heappush(queue.heap, (waiting.key, waiting.ticket, waiting))
-        self.scheduler.stand(queue, waiting.key)
+        self.scheduler.put_step(queue, waiting)
 
     def forget(self, tool: str) -> None:
         """Drop the line of a tool that nothing uses."""

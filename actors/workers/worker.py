@@ -141,10 +141,14 @@ class WorkerActor(Entity[WorkerRecord]):
 
     def assign(self, message: Assign) -> None:
         """Take a task, and pass the assignment on to it."""
-        assigned = self.record.assigned + 1
-        metadata = {"task_id": message.slot.task_id, "assigned": assigned}
-        self.fire(ASSIGN, replace(self.record, assigned=assigned), metadata=metadata)
+        self.take(message.slot)
         self.kernel.send(self.kernel.entities[message.key], message)
+
+    def take(self, slot: CallOrder) -> None:
+        """Take an attempt, or a step of a body, that has a slot."""
+        assigned = self.record.assigned + 1
+        metadata = {"task_id": slot.task_id, "assigned": assigned}
+        self.fire(ASSIGN, replace(self.record, assigned=assigned), metadata=metadata)
         if not self.watched:
             self.watched = True
             self.workforce.health.watch(self)

@@ -315,6 +315,7 @@ def _step(step: StepRecord) -> dict[str, Any]:
 
     names = (
         "label", "name", "number", "function", "state", "attempt", "tries", "worker_id", "tool", "tool_use",
+        "engine", "capabilities", "worker_use", "unroutable",
         "duration_ms", "result",        "error", "error_type", "category", "traceback",
     )  # fmt: skip
     times = {name: getattr(step, name) for name in ("began_at", "ended_at", "due_at")}

@@ -228,15 +228,15 @@ def _tasks(
 
 
 def _step_of(reader: JournalQueries, task: TaskRecord, tools: dict[str, BreakerRecord]) -> tuple[str, str]:
-    """Name the step of a running body that waits for a time, a message or a tool, the one that waits longest, and the
-    command that helps; empty if none does.
+    """Name the step of a running body that waits for a time, a message, a tool or a worker, the one that waits longest,
+    and the command that helps; empty if none does.
     """
     from shlex import quote  # noqa: PLC0415
 
     from . import words  # noqa: PLC0415
 
     open_ = [step for step in reader.steps(task.flow) if step.state == "waiting"]
-    waits = [step for step in open_ if step.due_at or step.awaits or step.waits_for_tool]
+    waits = [step for step in open_ if step.due_at or step.awaits or step.waits_for_tool or step.waits_for_worker]
     if not waits:
         return "", ""
     step = max(waits, key=lambda step: step.due_at or math.inf)
@@ -244,6 +244,10 @@ def _step_of(reader: JournalQueries, task: TaskRecord, tools: dict[str, BreakerR
         well = name not in tools or tools[name].state == "closed"
         what = f", which waits in its step {step.label} for {words.tool(name, tools)}"
         return what, "callboard tools" if well else f"callboard breaker reset {quote(name)}"
+    if step.waits_for_worker is not None:
+        why = "" if step.unroutable is None else f": {step.unroutable}"
+        what = f", which waits in its step {step.label} for a worker of {step.waits_for_worker}{why}"
+        return what, "callboard workers list --all"
     until = "" if step.due_at is None else _until(step.due_at)
     if step.awaits is None:
         return f", which waits in its step {step.label}{until}", ""

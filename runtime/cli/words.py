@@ -205,6 +205,12 @@ def step(record: StepRecord, breakers: Mapping[str, BreakerRecord] = MappingProx
     what = "" if record.awaits is None else f"for message {record.awaits!r}"
     if record.waits_for_tool is not None:
         what = f"for {tool(record.waits_for_tool, breakers)}"
+    elif record.waits_for_worker is not None:
+        what = f"for a worker of {record.waits_for_worker}"
+        if record.unroutable is not None:
+            what += f": {record.unroutable}"
+    elif record.ended_at is None and record.worker_use == HOLDS:
+        what = f"runs on worker {record.worker_id}"
     elif record.ended_at is None and record.tool_use == HOLDS:
         what = f"runs with tool {record.tool!r}"
     until = f"until {due(record.due_at)}" if record.ended_at is None and record.due_at is not None else ""

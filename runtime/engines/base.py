@@ -159,7 +159,10 @@ class BaseEngine(ABC, Generic[R]):
         """The outcome of a function that returned: checked, since the journal has to store the value.
 
         Values of conditions, checks and hooks are not stored: they are reduced to a truth value, or to None for hooks.
+        What is reported of a step was checked already (`step_call.py`).
         """
+        if run.call.kind == "step":
+            return self._outcome(run, "ok", value)
         if run.call.kind != "body":
             return self._answered(run, value)
         if (changed := _changed(run.call)) is not None:

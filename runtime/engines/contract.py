@@ -38,7 +38,7 @@ from .context import TaskContext
 if TYPE_CHECKING:
     from .steps import FlowFacts, FlowSource
 
-CallKind = Literal["body", "condition", "check", "cancel_hook", "hook"]
+CallKind = Literal["body", "condition", "check", "cancel_hook", "hook", "step"]
 
 
 class CommandCall(msgspec.Struct, frozen=True, kw_only=True):

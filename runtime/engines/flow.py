@@ -15,12 +15,13 @@ Rules (DESIGN section 10)
 - A kept step returns its result at once and without I/O. A kept failure is raised again, but only in the round in which
   it happened: after a failed attempt, and in a later run, a failed step runs again.
 - A body goes on once its step is durable. It gets the value that the journal holds, as after a restart.
-- A step's start is not journaled: if the process dies meanwhile, the step runs again.
+- A step's start is not journaled: if the process dies meanwhile, the step runs again. That of a step that runs on a
+  worker of its own is, so that people see the worker; such a step runs again, too.
 - Only Exceptions fail a step. Cancellations and exits of the body pass through, and nothing is kept.
 - Each try of a step with a tool holds a unit of the tool, and tells how it has ended. The wait for one lends the slot.
 - A wait between two tries above `DURABLE_WAIT` is journaled with its due time, and lends the slot.
-- The functions of steps run in the process of the body. The operations of the runtime that they need are in `FlowPort`:
-  `runtime/flows/flows.py` has it in the runtime's process, `engines/process/flow_proxy.py` in a worker's.
+- The functions of other steps run in the process of the body. The operations of the runtime that they need are in
+  `FlowPort`: `runtime/flows/flows.py` has it in the runtime's process, `engines/process/flow_proxy.py` in a worker's.
 - A send is journaled before the message goes out, so that it has a key: that is its request_id in each replay, and a
   message that went out before its step was kept does not go out again.
 - The steps of a plain function are called in one thread: with several, their order would be an accident, and a replay
@@ -53,13 +54,25 @@ from ...actors.messages.inputs import CallEnded
 from ...actors.records.step import PUBLISH, RECEIVE, SEND, VERSION, StepRecord
 from ...actors.spec.backoff import delay
 from ...actors.spec.limits import attempts
+from ...actors.spec.model import OF_PROCESSES
 from ...actors.user_code import contained, is_a
-from ..functions.import_paths import same_names, spoken
+from ..functions.import_paths import NoPath, same_names, spoken
 from ..values import LARGEST, NotSerialisable, checked
 from . import step_errors
 from .failures import describe
 from .receiving import Outgoing, addressed
-from .steps import BoundStep, MessageRequest, Step, ToolRequest, bound_of, checked_part, inside
+from .steps import (
+    BoundStep,
+    MessageRequest,
+    Step,
+    StepRun,
+    StepRunEnd,
+    ToolRequest,
+    bound_of,
+    checked_part,
+    inside,
+    inside_another,
+)
 
 if TYPE_CHECKING:
     from random import Random
@@ -102,6 +115,11 @@ class FlowPort(Protocol):
 
     async def gate(self, token: int) -> None:
         """Wait until a new step may begin: not while the runtime drains."""
+        ...
+
+    @property
+    def in_runtime(self) -> bool:
+        """Whether the body runs in the process of the runtime."""
         ...
 
     @property
@@ -149,6 +167,12 @@ class FlowPort(Protocol):
 
     def leave_tool(self, token: int, number: int, ended: CallEnded) -> None:
         """Give back a unit of a tool, or wait no longer for one. ended: how the function of the step has ended."""
+        ...
+
+    async def run_step(self, token: int, run: StepRun, func: Callable[[], Any]) -> StepRunEnd:
+        """Run a step on a worker, without the slot of the body. func: its function with its arguments, if it need not
+        go to another process. Raises AttemptOver if the attempt has ended.
+        """
         ...
 
     async def send(self, token: int, message: Outgoing) -> None:
@@ -213,6 +237,7 @@ class Flow:
         self._receiving: dict[tuple[str, int], Receiving] = {}  # requests that are not answered yet, by their steps
         self._asked: set[tuple[str, int]] = set()  # steps of receives for which no message was there
         self._uses = 0  # of tools, by tries of steps
+        self._runs = 0  # on workers, by tries of steps
         self.running = 0  # functions of steps that run now
         self.asleep = False  # its body is being dropped: nothing is run and persisted any more
         self.rested_until = 0.0  # UTC epoch seconds: waits up to here are over, though the wall clock was set back
@@ -247,7 +272,8 @@ class Flow:
             raise row
         if row.ended_at is not None:
             return _result_of(row)
-        if step.on_loop or row.key or step.retry.max_attempts != 1 or step.tool is not None:
+        plain = step.retry.max_attempts == 1 and step.tool is None and step.runs_on is None
+        if step.on_loop or row.key or not plain:
             return _result_of(self.flows.blocking(lambda: self._run_new(step, row, args, kwargs), self.connection))
         new = msgspec.structs.replace(row, began_at=self.flows.now(), tries=1)
         try:
@@ -361,10 +387,7 @@ class Flow:
         if self.changed is not None:
             raise FlowChanged(str(self.changed))
         if (outer := inside.get()) is not None:
-            raise RuntimeError(
-                f"step {name!r} was called inside step {outer!r}, where it would not be kept by itself: call it from "
-                "the body of the task, or call its function (`func` of the step)"
-            )
+            raise RuntimeError(inside_another(name, outer))
 
     def _place(self, name: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepRecord | FlowChanged:
         """The row of a call: a kept one if that counts, else a new one; the error if the kept ones are other calls."""
@@ -467,10 +490,15 @@ class Flow:
             use = 0
             if step.tool is not None:
                 use, now = await self._use_tool(step.tool, now)
-            now = msgspec.structs.replace(now, tries=now.tries + 1, due_at=None, tool=step.tool, tool_use=None)
+            end = None if step.runs_on is None else await self._run_on_worker(step, now, use, args, kwargs)
+            now = msgspec.structs.replace(
+                now if end is None else end.step, tries=now.tries + 1, due_at=None, tool=step.tool, tool_use=None,
+                engine=step.runs_on, capabilities=step.capabilities, worker_use=None, unroutable=None,
+            )  # fmt: skip
             late = None if step.timeout is None else _late(now, step.timeout)
             try:
-                ended = self._success(now, await self._try(step, now.label, late, args, kwargs))
+                value = await self._try(step, now.label, late, args, kwargs) if end is None else _came_of(end, late)
+                ended = self._success(now, value)
             except Exception as error:
                 if use:
                     self._leave_tool(use, "failed", error, timed_out=error is late)
@@ -507,10 +535,10 @@ class Flow:
         """Give back a unit of a tool. error: of the function; timed_out: it is that of the limit of one try."""
         ended = CallEnded(self.token, status)
         if error is not None:
-            told = describe(error, self._mask)
+            info = error.info if isinstance(error, StepRaised) else describe(error, self._mask)
             ended = CallEnded(
-                self.token, status, error_type="timed_out" if timed_out else told.type, permanent=told.permanent,
-                retry_after=told.retry_after, category=told.category, kinds=told.kinds, leaves=told.leaves,
+                self.token, status, error_type="timed_out" if timed_out else info.type, permanent=info.permanent,
+                retry_after=info.retry_after, category=info.category, kinds=info.kinds, leaves=info.leaves,
             )  # fmt: skip
         self.flows.leave_tool(self.token, use, ended)
 
@@ -545,12 +573,44 @@ class Flow:
         assert late is not None  # noqa: S101 - only a time limit cancels the scope
         raise late
 
+    async def _run_on_worker(
+        self, step: Step[..., Any], row: StepRecord, use: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> StepRunEnd:
+        """Have a worker call the function of a step once. use: of its tool, which it leaves if it does not run.
+
+        Raises NoPath and NotSerialisable for a step that is to run in another process, and cannot.
+        """
+        self._runs += 1
+        try:
+            return await self._sent_to_worker(step, row, args, kwargs)
+        except BaseException:
+            if use:
+                self._leave_tool(use, "cancelled")
+            raise
+
+    async def _sent_to_worker(
+        self, step: Step[..., Any], row: StepRecord, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> StepRunEnd:
+        away = step.runs_on in OF_PROCESSES or not self.flows.in_runtime
+        path, call = _for_elsewhere(step, row.label, args, kwargs, needed=away)
+        step_row = msgspec.structs.replace(
+            row, due_at=None, tool=step.tool, tool_use=None, engine=step.runs_on, capabilities=step.capabilities,
+            worker_id=None, worker_use=None, unroutable=None,
+        )  # fmt: skip
+        moves = step.moves and path is not None and call is not None
+        run = StepRun(self._runs, step_row, moves, path, call, step.on_loop, step.timeout)
+        return await self.flows.run_step(self.token, run, partial(step.func, *args, **kwargs))
+
     def _wait(self, step: Step[..., Any], failed: StepRecord, error: Exception) -> float | None:
         """Seconds before the next try; None if there is none."""
         retry = step.retry
         if failed.tries >= attempts(retry) or is_a(error, Permanent) or is_a(error, NotSerialisable):
             return None
         asked = error.seconds if isinstance(error, RetryAfter) else None
+        if isinstance(error, StepRaised):
+            if error.info.permanent or error.path == _NOT_SERIALISABLE:
+                return None
+            asked = error.info.retry_after
         return delay(retry, failed.tries, self.flows.random, asked)
 
     # -- receiving -----------------------------------------------------------------------------------------------------
@@ -695,10 +755,14 @@ class Flow:
 
     def _failure(self, row: StepRecord, error: Exception) -> StepRecord:
         """The row of a step that has failed. `step_errors.again` makes the error that its body gets."""
-        told, arguments = step_errors.recorded(error, self._mask)
+        if isinstance(error, StepRaised):
+            info, arguments, path = error.info, error.arguments, error.path
+        else:
+            info, arguments = step_errors.recorded(error, self._mask)
+            path = step_errors.path_of(error)
         return msgspec.structs.replace(
-            row, ended_at=self.flows.now(), due_at=None, error=told.message, error_type=step_errors.path_of(error),
-            raw_arguments=arguments, category=told.category, traceback=told.traceback or None,
+            row, ended_at=self.flows.now(), due_at=None, error=info.message, error_type=path,
+            raw_arguments=arguments, category=info.category, traceback=info.traceback or None,
         )  # fmt: skip
 
     # -- publishing ----------------------------------------------------------------------------------------------------
@@ -817,6 +881,20 @@ class Flow:
         return row
 
 
+class StepRaised(Exception):  # noqa: N818 - it says what happened
+    """A step has failed on a worker: it stands for the error that was raised there. path: of that error's class.
+
+    arguments: from which that error can be made again, as JSON.
+    """
+
+    def __init__(self, end: StepRunEnd) -> None:
+        assert end.error is not None  # noqa: S101 - the caller has looked
+        super().__init__(end.error.message)
+        self.info = end.error
+        self.path = end.path
+        self.arguments = None if end.arguments is None else msgspec.Raw(msgspec.json.encode(end.arguments))
+
+
 class _KeptSteps:
     """The kept steps that the body has not asked for yet, by their names and numbers."""
 
@@ -896,6 +974,38 @@ def _too_late(row: StepRecord, wanted: Wanted) -> ReceiveTimeout:
 
 def _late(row: StepRecord, limit: float) -> TimeoutError:
     return TimeoutError(f"step {row.label!r} took longer than {limit:g} s")
+
+
+_NOT_SERIALISABLE = f"{NotSerialisable.__module__}:{NotSerialisable.__qualname__}"
+
+
+def _came_of(end: StepRunEnd, late: TimeoutError | None) -> Any:
+    """The value of a step that has returned on a worker. late: raised if it has reached its time limit.
+
+    Raises StepRaised.
+    """
+    if end.late and late is not None:
+        raise late
+    if end.error is not None:
+        raise StepRaised(end)
+    return end.value
+
+
+def _for_elsewhere(
+    step: Step[..., Any], label: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, needed: bool
+) -> tuple[str | None, msgspec.Raw | None]:
+    """What another process needs to call a step: the import path of its function, and its arguments as JSON.
+
+    needed: it has to run in another process than its body. Then NoPath and NotSerialisable are raised; else both are
+    None if there is one of them not.
+    """
+    try:
+        path = step.import_path()
+        return path, msgspec.Raw(msgspec.json.encode(checked([args, kwargs], f"the arguments of step {label!r}")))
+    except (NoPath, NotSerialisable):
+        if needed:
+            raise
+        return None, None
 
 
 def _place_of(row: StepRecord) -> tuple[str, int]:

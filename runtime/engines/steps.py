@@ -5,6 +5,8 @@ Rules
   call of that name it is in its flow.
 - The policies of a step belong to its function: so they never have the same names as the function's own arguments.
 - A step with a tool holds a unit of it while its function runs (`actors/workers/tool_uses.py`).
+- A step with an engine, or with capabilities, runs on a worker that has them (`actors/workers/step_calls.py`). To run
+  in another process, its function needs an import path, and arguments that JSON holds.
 - A step that is called outside of a flow is a plain call of its function. A step inside the function of another step
   is refused: only the outer one would be kept.
 
@@ -14,20 +16,24 @@ Rules
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from copy import copy
+from itertools import islice
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 import msgspec
 
+from ...actors.records.base import MaybeRaw
 from ...actors.records.step import StepRecord
-from ...actors.spec.model import Retry
+from ...actors.spec.model import OF_PROCESSES, ON_CLUSTER, EngineName, Retry
 from ...actors.spec.names import name_problem
 from ...actors.times import Duration, seconds
-from ...actors.user_code import is_a, plain_text, shown
+from ...actors.user_code import is_a, kind_name, plain_text, shown
+from ..calling import ErrorInfo
 from ..dispatch.abandoned_threads import running_body
+from ..functions.import_paths import NoPath, path_of
 from ..functions.import_paths import named as module_name
 from ..functions.signatures import is_async
 
@@ -53,6 +59,9 @@ OWN = "task."
 """How the names of the library's own steps begin: `task.sleep`, `task.now`."""
 LONGEST_NAME = 200
 """Characters of the name of a step."""
+MOST_NAMES = 1_000
+"""Capabilities of one step."""
+_OF_ASYNC, _OF_PLAIN = ("loop", ON_CLUSTER), ("thread", "process", ON_CLUSTER)
 
 
 class Flow(Protocol):
@@ -180,6 +189,40 @@ class ToolRequest(msgspec.Struct, frozen=True, array_like=True):
     alone: bool = True
 
 
+class StepRun(msgspec.Struct, frozen=True, array_like=True):
+    """A request to run a step on a worker. number: of the run, among those of the body. step: its record, with the
+    engine and the capabilities. moves: it may run on a cluster if no other worker can run it.
+
+    path: the import path of its function, and call: its arguments, by position and by name, as JSON; None if another
+    process cannot have them. on_loop: the function is async. timeout: seconds from its beginning. alone: whether no
+    other step of the body runs.
+    """
+
+    number: int
+    step: StepRecord
+    moves: bool
+    path: str | None
+    call: MaybeRaw
+    on_loop: bool
+    timeout: float | None
+    alone: bool = True
+
+
+class StepRunEnd(msgspec.Struct, frozen=True, array_like=True):
+    """How a step has ended on a worker. step: its record, with the worker. value: what its function has returned.
+
+    error: why it has failed; path: of the error's class, arguments: from which it can be made again, decoded JSON.
+    late: its time limit was over.
+    """
+
+    step: StepRecord
+    value: Any = None
+    error: ErrorInfo | None = None
+    path: str = ""
+    arguments: Any = None
+    late: bool = False
+
+
 class FlowFacts(msgspec.Struct, frozen=True, array_like=True):
     """The facts that another process needs to replay a flow. now: the runtime's clock (UTC epoch seconds).
 
@@ -200,13 +243,15 @@ inside: ContextVar[str | None] = ContextVar("callboard step", default=None)
 class Step(Generic[P, R_co]):
     """A function that is durable inside a flow: made by `step`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the arguments of `step`
         self,
         func: Callable[P, R_co],
         name: str | None = None,
         retry: Retry = ONCE,
         timeout: Duration | None = None,
         tool: str | None = None,
+        engine: EngineName | None = None,
+        capabilities: Iterable[str] = (),
     ) -> None:
         if isinstance(func, Step):
             raise TypeError(f"{func!r} is a step already")
@@ -223,10 +268,17 @@ class Step(Generic[P, R_co]):
         self.timeout = None if timeout is None else seconds(timeout)
         self.tool = None if tool is None else checked_tool(tool, "the tool of a step")
         self.on_loop = is_async(func)
-        if timeout is not None and not self.on_loop:
+        self.capabilities = _checked_capabilities(capabilities)
+        self.engine = None if engine is None else _checked_engine(engine, self.name, on_loop=self.on_loop)
+        self.runs_on: str | None = None  # the engine of its worker; None: it runs where its body does
+        if self.engine is not None or self.capabilities:
+            self.runs_on = self.engine or ("loop" if self.on_loop else "thread")
+        self.moves = self.engine is None and self.runs_on is not None  # its worker may be one of a cluster
+        self._found: tuple[str | None, str] | None = None  # its import path, or why it has none
+        if timeout is not None and not self.on_loop and self.engine not in OF_PROCESSES:
             raise TypeError(
                 f"step {self.name!r} is a plain function, which cannot be stopped in its thread: give the calls that "
-                "it makes time limits, or write it as an async function"
+                "it makes time limits, or write it as an async function, or run it in a process (engine='process')"
             )
         if self.timeout == 0:
             raise ValueError(
@@ -238,6 +290,8 @@ class Step(Generic[P, R_co]):
             self.given = given.args, given.keywords
         self.func = func
         self._describe(func)
+        if self.engine in OF_PROCESSES and "<" in path:
+            raise ValueError(self._no_path(f"{path!r} is made inside a function, or has no name"))
 
     def _describe(self, func: Callable[..., Any]) -> None:
         """Take over the function's documentation, and those of its own attributes whose names a step does not use."""
@@ -250,10 +304,30 @@ class Step(Generic[P, R_co]):
     def __repr__(self) -> str:
         return f"<Step {self.name}>"
 
+    def import_path(self) -> str:
+        """The import path by which another process finds the function. Raises NoPath."""
+        if self._found is None:
+            try:
+                self._found = _path_of(self), ""
+            except NoPath as error:
+                self._found = None, self._no_path(str(error))
+        path, why = self._found
+        if path is None:
+            raise NoPath(why)
+        return path
+
+    def _no_path(self, why: str) -> str:
+        return (
+            f"step {self.name!r} is to run in another process (engine={self.runs_on!r}), which cannot find its "
+            f"function: {why}. Define it at the top level of a module"
+        )
+
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the step in the present flow; without a flow, call the function."""
         flow = present_flow()
         if flow is None:
+            if (outer := inside.get()) is not None:  # on a worker
+                raise RuntimeError(inside_another(self.name, outer))
             return self.func(*args, **kwargs)
         if self.on_loop:
             return cast("R_co", flow.call(self, args, kwargs))
@@ -286,6 +360,15 @@ class Step(Generic[P, R_co]):
         """Return the step with some arguments of its function given."""
         again: Step[..., Any] = copy(self)
         again.func = func
+        again._found = None
+        return again
+
+    def instead(self, func: Callable[..., Any]) -> Step[..., Any]:
+        """Return the step with another, async function in place of its own, for a test: it is found by its own path."""
+        again = self.of(func)
+        again.on_loop = True
+        if self.runs_on in OF_PROCESSES:
+            again._found = self.import_path(), ""
         return again
 
 
@@ -300,10 +383,12 @@ class BoundStep(Generic[R_co]):
 
 @overload
 def step(func: Callable[P, R], /, *, name: str | None = None, retry: Retry | None = None,
-         timeout: Duration | None = None, tool: str | None = None) -> Step[P, R]: ...  # fmt: skip
+         timeout: Duration | None = None, tool: str | None = None, engine: EngineName | None = None,
+         capabilities: Iterable[str] = ()) -> Step[P, R]: ...  # fmt: skip
 @overload
 def step(*, name: str | None = None, retry: Retry | None = None, timeout: Duration | None = None,
-         tool: str | None = None) -> Callable[[Callable[P, R]], Step[P, R]]: ...  # fmt: skip
+         tool: str | None = None, engine: EngineName | None = None,
+         capabilities: Iterable[str] = ()) -> Callable[[Callable[P, R]], Step[P, R]]: ...  # fmt: skip
 def step(
     func: Callable[..., Any] | None = None,
     /,
@@ -312,20 +397,25 @@ def step(
     retry: Retry | None = None,
     timeout: Duration | None = None,
     tool: str | None = None,
+    engine: EngineName | None = None,
+    capabilities: Iterable[str] = (),
 ) -> Any:
     """Make a function a step: inside the body of a task it is durable, elsewhere it is a plain call.
 
     name: the step's name, and its identity in the history of running flows: a step with a name of its own can be moved
     and renamed (by default the last part of the function's path). retry: how often it is tried (once). timeout: of one
     try. tool: what its function uses: each try has one of the tool's parallel uses, waits while there is none or the
-    tool's breaker is open, and counts for that breaker.
+    tool's breaker is open, and counts for that breaker. engine, capabilities: of the worker on which its function runs,
+    as a task's; without them it runs where the body does.
 
     Raises TypeError for what is no function, ValueError for a name that is empty or too long, a lambda without a name,
-    and a time limit of 0.
+    a time limit of 0, and an engine that cannot run it.
     """
     if func is None:
-        return functools.partial(step, name=name, retry=retry, timeout=timeout, tool=tool)
-    return Step(func, name, ONCE if retry is None else retry, timeout, tool)
+        return functools.partial(
+            step, name=name, retry=retry, timeout=timeout, tool=tool, engine=engine, capabilities=capabilities
+        )
+    return Step(func, name, ONCE if retry is None else retry, timeout, tool, engine, capabilities)
 
 
 def present_flow() -> Flow | None:
@@ -379,6 +469,39 @@ def _checked(name: str, *, named: bool) -> str:
             f"'#', and does not begin with {OWN!r}"
         )
     return name
+
+
+def inside_another(name: str, outer: str) -> str:
+    """Why a step cannot be called in the function of another one."""
+    return (
+        f"step {name!r} was called inside step {outer!r}, where it would not be kept by itself: call it from the body "
+        "of the task, or call its function (`func` of the step)"
+    )
+
+
+def _path_of(step: Step[..., Any]) -> str:
+    """The import path that leads to a step, or to its function. Raises NoPath."""
+    try:
+        return path_of(step)
+    except NoPath:
+        return path_of(step.func)
+
+
+def _checked_engine(engine: object, name: str, *, on_loop: bool) -> EngineName:
+    engine, fits = plain_text(engine, "the engine of a step"), _OF_ASYNC if on_loop else _OF_PLAIN
+    if engine not in fits:
+        what = "an async function" if on_loop else "a plain function"
+        raise ValueError(f"step {name!r} is {what}, which runs on {' or '.join(fits)}, and not on {engine!r:.80}")
+    return cast("EngineName", engine)
+
+
+def _checked_capabilities(given: object) -> tuple[str, ...]:
+    if is_a(given, str) or not is_a(given, Iterable):
+        raise TypeError(f"capabilities is a set of names, not {kind_name(given)}")
+    names = [plain_text(one, "a capability of a step") for one in islice(cast("Iterable[object]", given), MOST_NAMES)]
+    if not all(one.strip() for one in names):
+        raise ValueError("a capability of a step is empty")
+    return tuple(sorted(set(names)))
 
 
 def checked_retry(retry: object, about: str) -> Retry:

@@ -11,6 +11,8 @@ Rules
 - A hook without its function or secret is not used up: it waits in the outbox until a program that has them starts. A
   condition, check or cancel hook without its function is kept, too, and fails only after its task's
   `unroutable_timeout`.
+- A step that runs on a worker is called as a body is; where its function is not at hand, it is found by its import path
+  (`engines/step_call.py`). Its report goes to the body that waits (`flows/step_runs.py`), its end to the kernel.
 - Commands get values by environment and file only, never in the command line. A command gets
   `CALLBOARD_JOB`, `CALLBOARD_TASK`, `CALLBOARD_ATTEMPT`, `CALLBOARD_ARGS` (JSON) and, if it has dependencies,
   `CALLBOARD_RESULTS`: the path of a JSON file with their results by name.
@@ -28,10 +30,12 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from ...actors.kernel.transaction import RunHook, StartCall, folder_of
+from ...actors.messages.errors import WORKER_LOST
 from ...actors.messages.inputs import CallEnded
 from ...actors.records.task import TaskRecord
 from ...actors.spec.limits import UNROUTABLE_TIMEOUT
-from ...actors.spec.model import ON_CLUSTER, Check, Condition, Hook, Task, Workstream
+from ...actors.spec.model import OF_PROCESSES, ON_CLUSTER, Check, Condition, Hook, Task, Workstream
+from ...actors.tasks.attempts import STOP_MARGIN
 from ...actors.tasks.task import spec_folder_of
 from ...actors.times import seconds
 from ...actors.user_code import contained, text_of
@@ -52,7 +56,7 @@ from .approval_waiters import ApprovalWaiters
 from .checks import importing, looked_at, title_of_import
 from .orphans import UNASKED
 from .outputs import Outputs
-from .results import OutcomeReporter, not_started
+from .results import OutcomeReporter, not_started, why_not_started
 
 if TYPE_CHECKING:
     from ...actors.jobs.workstream import WorkstreamActor
@@ -112,11 +116,14 @@ class CallRunner(OutcomeReporter):
     def start(self, effect: StartCall) -> None:
         """Start a call that an entity requested. If the entity does not need it any more, report the call as "gone"."""
         entity: Any = self._kernel.entities.get(effect.key)  # a task, or a workstream
-        if entity is None or not entity.wants(effect.token):
+        is_step = effect.kind == "step"
+        if entity is None or not (self._kernel.is_step(effect.token) if is_step else entity.wants(effect.token)):
             self._tell(CallEnded(effect.token, "gone"))
             return
         try:
-            if effect.kind == "body":
+            if is_step:
+                self._start_step(entity, effect)
+            elif effect.kind == "body":
                 if entity.record.flow and not self._flows.has(effect.token):
                     self._flows.prepare(entity, effect.token, partial(self.start, effect))
                     return
@@ -128,6 +135,8 @@ class CallRunner(OutcomeReporter):
             why = contained(raised)
             if is_shortage(why):
                 self._delay(effect, why)
+            elif is_step:
+                self._report_step(Outcome(token=effect.token, status="failed", error=why_not_started(why)))
             else:
                 self._tell(not_started(effect.token, why))
 
@@ -236,7 +245,7 @@ class CallRunner(OutcomeReporter):
         taker = self._kernel.workers.get(self._kernel.slots[token].worker)
         if taker is None:
             gone = "its worker had ended before it started"
-            self._tell(CallEnded(token, "lost", error_type="worker_lost", error=gone, category="transient"))
+            self._tell(CallEnded(token, "lost", error_type=WORKER_LOST, error=gone, category="transient"))
             return None
         worker = taker.record
         secrets, mask = self._secrets_of(task.stream.spec, task.spec)
@@ -257,6 +266,48 @@ class CallRunner(OutcomeReporter):
             token=token, process=process, context=context, bound=_bound(task), grace=task.limits.kill_grace, mask=mask
         )  # fmt: skip
         self._run(engine, call, self._process_ended)
+
+    def _start_step(self, task: TaskActor, effect: StartCall) -> None:
+        """Run the function of a step of the task's body on the worker that has a slot for it. Raises BodyNotFound."""
+        from ..engines import step_call  # noqa: PLC0415 - few runtimes run steps on workers
+
+        token, order = effect.token, self._kernel.calls[effect.token]
+        step = self._flows.step_runs.begin(token, order.body, order.index)
+        taker = self._kernel.workers.get(order.worker)
+        if step is None:
+            self._tell(CallEnded(token, "gone"))
+            return
+        self._kernel.heard(token)
+        if taker is None:
+            gone = ErrorInfo(type=WORKER_LOST, message="it had ended before the step started", category="transient")
+            self._report_step(Outcome(token=token, status="lost", error=gone))
+            return
+        worker, request, row = taker.record, step.request, step.row
+        mask, bound = self._secrets_of(task.stream.spec, task.spec)[1], _bound(task)
+        grace, about = task.limits.kill_grace, f"step {row.label!r} of {task.record.id}"
+        elsewhere = worker.engine in OF_PROCESSES
+        func: Callable[[], Any] | None = step.func
+        args: dict[str, Any] = {}
+        if request.path is not None and request.call is not None:
+            text = source_of(request.path) if worker.engine == ON_CLUSTER else None
+            args = step_call.order_of(request.path, row.label, request.call, text)
+            if func is None and not elsewhere:
+                func = step_call.local(args)
+        if func is not None:
+            how = step_call.call_on_loop if request.on_loop else step_call.call
+            func = partial(how, func, row.label, mask)
+        call = Call(token=token, kind="step", func=func, bound=bound, grace=grace, mask=mask, about=about)
+        if elsewhere:
+            process = ProcessCall(
+                function=step_call.RUN_ON_LOOP if request.on_loop else step_call.RUN, worker=worker.name,
+                incarnation=worker.run, recycle_after=worker.recycle_after, on_loop=request.on_loop,
+            )  # fmt: skip
+            context = TaskContext(
+                task=task.record.name, token=token, attempt=task.record.attempt, job_id=task.record.job_id,
+                workstream_id=task.record.workstream_id, args=args,
+            )  # fmt: skip
+            call = msgspec.structs.replace(call, process=process, context=context)
+        self._run(self.engines[worker.engine], call, self._report_step)
 
     def _ask(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> None:
         """Start a condition, check or cancel hook, or keep it until its function is found.
@@ -449,10 +500,20 @@ class CallRunner(OutcomeReporter):
         engine = self._where.get(token)
         if engine is not None:
             engine.stop(token, force=force)
+            if not force and token not in self._limits and self._kernel.is_step(token):
+                self._limit(token, self._grace_of_step(token), partial(self.stop, force=True))
         elif any(effect.token == token for effect in self._delayed):
             self._delayed = deque(effect for effect in self._delayed if effect.token != token)
             self.shortages.over(token)
-            self._tell(CallEnded(token, "cancelled", None, "cancelled", "cancelled before it started"))
+            error = ErrorInfo(type="cancelled", message="cancelled before it started")
+            if self._kernel.is_step(token):
+                self._flows.step_runs.ended(Outcome(token=token, status="cancelled", error=error))
+            self._tell(CallEnded(token, "cancelled", None, error.type, error.message))
+
+    def _grace_of_step(self, token: int) -> float:
+        """Seconds between the polite stop of a step and its kill: a little more than its engine takes for that."""
+        task = self._flows.task_of(token)
+        return CHECK_GRACE if task is None else task.limits.kill_grace + STOP_MARGIN
 
     def abandon(self) -> None:
         """Stop all calls at once. Nothing waits for how they end."""

@@ -20,7 +20,7 @@ from ...actors.messages.inputs import Beat, CallEnded
 from ...actors.spec.model import Hook
 from ...actors.times import seconds
 from ...actors.user_code import is_a, kind_name, text_of
-from ..calling import ErrorInfo, Outcome, Shown
+from ..calling import Category, ErrorInfo, Outcome, Shown
 from ..dispatch.timers import Timer, Timers
 from ..engines.context import Checkpoint
 from ..engines.contract import Call, Engine
@@ -126,6 +126,12 @@ class OutcomeReporter:
     def _process_ended(self, outcome: Outcome) -> None:
         """Report the end of a body in a process. Its printed output stays in its file, and is not part of its error."""
         self._function_ended(msgspec.structs.replace(outcome, output_tail="") if outcome.output_tail else outcome)
+
+    def _report_step(self, outcome: Outcome) -> None:
+        """Report the end of a step that ran on a worker: to the kernel, and to the body that waits for it."""
+        self._unlimit(outcome.token)
+        self._ended(msgspec.structs.replace(outcome, output_tail=""), None)
+        self._flows.step_runs.ended(outcome)
 
     def _command_ended(self, outcome: Outcome) -> None:
         if outcome.status in STOPPED and outcome.output_path is not None and not self._keeps_output(outcome.token):
@@ -240,12 +246,19 @@ class OutcomeReporter:
 
 def not_started(token: int, error: Exception) -> CallEnded:
     """Make the input for a call that could not be started."""
+    info = why_not_started(error)
+    return CallEnded(token, "failed", None, info.type, info.message, permanent=info.permanent, category=info.category)
+
+
+def why_not_started(error: Exception) -> ErrorInfo:
+    """The facts of the error for which a call could not be started."""
     found = not is_a(error, BodyNotFound)
     kind = kind_name(error) if found else "body_not_found"
-    text, category = text_of(error), "permanent"
+    text = text_of(error)
+    category: Category = "permanent"
     if is_a(error, OSError):
         text, category = getattr(error, "strerror", None) or text, category_of(error)
-    return CallEnded(token, "failed", None, kind, text, permanent=not found, category=category)
+    return ErrorInfo(type=kind, message=text, permanent=not found, category=category)
 
 
 def _masked(outcome: Outcome, mask: Mask) -> Outcome:

@@ -30,6 +30,7 @@ from ...actors.messages.errors import AttemptOver, FlowAsleep, FlowChanged, Task
 from ...actors.messages.inputs import CallEnded
 from ...actors.records.step import WAITS, StepRecord
 from ...actors.records.task import DurableWait
+from ...actors.spec.limits import UNROUTABLE_TIMEOUT
 from ...actors.tasks.attempt_clock import RUNNING
 from ...actors.user_code import message_of
 from ..dispatch.runners import RunnerPool
@@ -49,11 +50,12 @@ if TYPE_CHECKING:
     from ..engines.connection import Connection
     from ..engines.flow import Flow
     from ..engines.receiving import Outgoing
-    from ..engines.steps import FlowFacts, MessageRequest, ToolRequest
+    from ..engines.steps import FlowFacts, MessageRequest, StepRun, StepRunEnd, ToolRequest
     from ..handles.jobs import JobHandle
     from ..host import KernelHost
     from ..journal.contract import Reader
     from ..text.secrets import Mask
+    from .step_runs import StepRuns
 
 T = TypeVar("T")
 THREADS = 64
@@ -75,6 +77,7 @@ class Flows:
         find: Callable[[str], Awaitable[JobHandle]],
     ) -> None:
         self.threads = ThreadLimit(THREADS)
+        self.in_runtime = True
         self.lent = LentSlots(host)
         self._host = host
         self._runners = runners
@@ -89,6 +92,7 @@ class Flows:
         self._numbers = count(1)  # of waits for messages
         self._leaving: dict[int, Wait] = {}  # by token: waits that are over, of flows that slept meanwhile
         self.sleeping = SleepingFlows(host)
+        self._step_runs: StepRuns | None = None  # made with the first step that runs on a worker
 
     # -- for calls -----------------------------------------------------------------------------------------------------
 
@@ -157,6 +161,8 @@ class Flows:
             self._ended[token] = None
         self._stops.pop(token, None)
         self.sleeping.forget(token)
+        if self._step_runs is not None:
+            self._step_runs.body_ended(token)
         self._leave(token)
         left = unasked or (flow.unasked() if flow is not None else [row.label for row in kept or ()])
         call = self._host.kernel.calls.get(token)
@@ -180,7 +186,8 @@ class Flows:
     @property
     def living(self) -> bool:
         """Whether there is anything to forget."""
-        return bool(self._flows or self._kept or self.sleeping.woken)
+        steps = self._step_runs
+        return bool(self._flows or self._kept or self.sleeping.woken or (steps is not None and steps.living))
 
     # -- for bodies ----------------------------------------------------------------------------------------------------
 
@@ -457,6 +464,44 @@ class Flows:
     def leave_tool(self, token: int, number: int, ended: CallEnded) -> None:
         """Give back a unit of a tool, or wait no longer for one. ended: how the function of the step has ended."""
         self._host.tell(LeaveTool(token, number, ended))
+
+    async def run_step(
+        self,
+        token: int,
+        run: StepRun,
+        func: Callable[[], Any] | None,
+        lending: Callable[[int], object] | None = None,
+    ) -> StepRunEnd:
+        """Run a step on a worker, without the slot of the body. func: its function with its arguments, if that is here.
+        lending: as for `wait`. Raises AttemptOver if the attempt has ended.
+        """
+        return await self.step_runs.run(token, run, func, lending)
+
+    @property
+    def step_runs(self) -> StepRuns:
+        """The steps that run on workers."""
+        if self._step_runs is None:
+            from .step_runs import StepRuns  # noqa: PLC0415 - few runtimes run steps on workers
+
+            self._step_runs = StepRuns(self._host, self, self.lent.while_waiting)
+        return self._step_runs
+
+    def idles(self, token: int, change: int) -> None:
+        """Note that a body does nothing but wait for a worker (+1), or that this wait is over (-1)."""
+        if change > 0:
+            self._pauses[token] += 1
+        else:
+            self._goes_on(token)
+
+    def works(self, token: int, change: int) -> None:
+        """Note that the function of a step of a body runs on a worker (+1), or has ended (-1)."""
+        if (flow := self._flows.get(token)) is not None:  # else its body is in another process
+            flow.running += change
+
+    def unroutable_timeout(self, token: int) -> float:
+        """Seconds after which a step of that body fails if no worker can run it."""
+        task = self.task_of(token)
+        return UNROUTABLE_TIMEOUT if task is None else task.limits.unroutable_timeout
 
     async def send(self, token: int, message: Outgoing) -> None:
         """Send a message to a job, once under its request_id. Raises the errors of `JobHandle.send`, LookupError if

@@ -29,7 +29,7 @@ from ..commands.wire_errors import answer_to
 from ..dispatch.runners import BodyCancelled, RunnerPool, Running
 from ..engines.context import connection_of
 from ..engines.receiving import Outgoing
-from ..engines.steps import MessageRequest, ToolRequest
+from ..engines.steps import MessageRequest, StepRun, ToolRequest
 from ..engines.workers.wire import ALONE, BodyRequest, RequestAnswer, RequestRefusal, RequestWithdrawn
 
 if TYPE_CHECKING:
@@ -172,6 +172,9 @@ class WorkerRequests:
                 request = msgspec.json.decode(want.payload, type=ToolRequest)
                 row = await self._flows.use_tool(context.token, request, wait, self._engine.park)
                 return msgspec.json.encode(row)
+            case "run":
+                run = msgspec.json.decode(want.payload, type=StepRun)
+                return msgspec.json.encode(await self._flows.run_step(context.token, run, None, self._engine.park))
             case "send":
                 try:
                     await self._flows.send(context.token, msgspec.json.decode(want.payload, type=Outgoing))

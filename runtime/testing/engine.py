@@ -314,10 +314,12 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
     # -- functions -----------------------------------------------------------------------------------------------------
 
     def _function(self, call: Call) -> Callable[..., Any] | None:
-        """The function of a call without a script. A task that only receives a message always does so."""
+        """The function of a call without a script. A task that only receives a message always does so. A step has its
+        function at hand, for which there may be a script of its own.
+        """
         if not self._world.runs_functions and not isinstance(call.func, ReceiveBody):
             return None
-        return call.func if call.process is None else follow(call.process.function)
+        return call.func or (None if call.process is None else follow(call.process.function))
 
     async def _body(self, run: SimulatedRun) -> Any:
         takes = drawn(run.script.takes, self._world.random)

@@ -56,9 +56,7 @@ class ScriptedFlows:
         """The step, with a function that looks for its script."""
         if not self._scripts.has_step(step.name):
             return step
-        scripted = step.of(partial(self._call, step))
-        scripted.on_loop = True
-        return scripted
+        return step.instead(partial(self._call, step))
 
     async def _call(self, step: Step[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         script = self._scripts.find_step(inside.get() or step.name)

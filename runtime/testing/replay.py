@@ -233,7 +233,8 @@ class _ReplayedFlow(Flow):
             return value
 
         replaced = step.of(run)
-        replaced.on_loop, replaced.retry, replaced.timeout, replaced.tool = True, ONCE, None, None
+        replaced.on_loop, replaced.retry, replaced.timeout = True, ONCE, None
+        replaced.tool = replaced.runs_on = None
         return replaced, row
 
     def _place(self, name: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepRecord | FlowChanged:

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from ....actors.messages.errors import AttemptOver, FlowChanged
 from ....actors.records.step import StepRecord
+from ..steps import StepRunEnd
 from ..workers.wire import ALONE
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from ..connection import Connection
     from ..flow import Flow, Receiving
     from ..receiving import Outgoing
-    from ..steps import FlowFacts, MessageRequest, ToolRequest
+    from ..steps import FlowFacts, MessageRequest, StepRun, ToolRequest
     from .runtime_proxy import RuntimeProxy
 
 T = TypeVar("T")
@@ -86,6 +87,7 @@ class FlowProxy:
 
     def __init__(self, proxy: RuntimeProxy, facts: FlowFacts, loop: Callable[[], BodyLoop]) -> None:
         self.random = Random()  # noqa: S311 - not for secrets
+        self.in_runtime = False
         self._proxy = proxy
         self._facts = facts
         self._loop = loop
@@ -204,6 +206,19 @@ class FlowProxy:
     def leave_tool(self, token: int, number: int, ended: CallEnded) -> None:  # noqa: ARG002 - it is this body's
         """Give back a unit of a tool, or wait no longer for one."""
         self._proxy.tell("leave", str(number), msgspec.json.encode(ended))
+
+    async def run_step(self, token: int, run: StepRun, func: Callable[[], Any]) -> StepRunEnd:  # noqa: ARG002 - as above
+        """Run a step on a worker, without the slot of the body. Its function is found by its path."""
+        flow = self._flow
+        request = replace(run, alone=self._alone)
+        if flow is not None:
+            flow.running += 1  # a wait beside it is not all that the body does
+        try:
+            answer = await self._proxy.answer_on_loop("run", run.step.name, msgspec.json.encode(request))
+        finally:
+            if flow is not None:
+                flow.running -= 1
+        return msgspec.json.decode(answer, type=StepRunEnd)
 
     async def send(self, token: int, message: Outgoing) -> None:  # noqa: ARG002 - it is this body's
         """Send a message to a job, once under its request_id. Raises the errors of `JobHandle.send`."""

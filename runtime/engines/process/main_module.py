@@ -29,17 +29,22 @@ def function_of(path: str) -> Callable[..., Any]:
 
     If it is a function of the program itself, the program is loaded first.
     """
+    func = object_of(path)
+    if problem := wants_too_much(func):
+        raise BodyNotFound(problem)
+    return func
+
+
+def object_of(path: str) -> Callable[..., Any]:
+    """`function_of` for a function that takes any arguments, such as that of a step."""
     global _loading  # noqa: PLW0603 - a process has one program
     before, _loading = _loading, True
     try:
         if _is_of_program(path) and main_module() is None:
             _load(path)
-        func = _followed(path)
+        return _followed(path)
     finally:
         _loading = before
-    if problem := wants_too_much(func):
-        raise BodyNotFound(problem)
-    return func
 
 
 def _followed(path: str) -> Callable[..., Any]:

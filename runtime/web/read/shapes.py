@@ -126,11 +126,12 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """One durable step of a task's body. label: its name, with its number if that is not 1: "charge#2".
 
     state: completed, failed, cancelled (while it waited), or waiting, for its next try if it has an error. tool: what
-    its function uses; tool_use:
-    "waits" while it waits for the tool, then "holds". task_id, attempt, worker_id: where it ran
-    last; an earlier run of the task, too. tries: how often its function was called; began_at: of the first try;
-    duration_ms: from there to its end; due_at: when its wait is over. arguments: of the call, by position and by name;
-    null if there were none, or JSON cannot hold them, or they have more than 2,048 bytes.
+    its function uses; tool_use: "waits" while it waits for the tool, then "holds". engine, capabilities: of the worker
+    on which its function runs; worker_use: "waits" while it waits for one, then "holds"; unroutable: why no worker can
+    run it. task_id, attempt, worker_id: where it ran last; an earlier run of the task, too. tries: how often its
+    function was called; began_at: of the first try; duration_ms: from there to its end; due_at: when its wait is over.
+    arguments: of the call, by position and by name; null if there were none, or JSON cannot hold them, or they have
+    more than 2,048 bytes.
     """
 
     task_id: str
@@ -144,6 +145,10 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: str | None
     tool: str | None
     tool_use: str | None
+    engine: str | None
+    capabilities: tuple[str, ...]
+    worker_use: str | None
+    unroutable: str | None
     began_at: float
     ended_at: float | None
     duration_ms: int | None

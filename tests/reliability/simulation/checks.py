@@ -137,7 +137,7 @@ def _nothing_left(world: World) -> None:
     kernel, wrong = world.kernel, world.ledger.wrong
     for name, left in (
         ("calls", kernel.calls), ("slots", kernel.slots), ("lent slots", kernel.lent), ("jobs", kernel.jobs),
-        ("uses of tools", kernel.uses),
+        ("uses of tools", kernel.uses), ("steps on workers", kernel.step_calls),
         ("stuck entities", kernel.stuck),
         ("entities", [entity for entity in kernel.entities.values() if entity.record.kind not in KEPT]),
         ("outbox rows", world.disk.of(OutboxRow)), ("running bodies", world.hands.runs),

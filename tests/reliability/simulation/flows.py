@@ -7,7 +7,8 @@ runtime is killed between any two steps of the simulation, and the code may have
 from then on. Messages come at random, some of them twice under one request id, from handles and through the inbox, also
 while no runtime lives; people decide approvals, pause and cancel; the journal is slow, or fails, workers die. A flow
 that has ended may run again from one of its steps on, under the same faults. The functions of the steps, and the body,
-look into the journal meanwhile. With every second seed the steps have a tool, whose limit and breaker hold.
+look into the journal meanwhile. With every second seed the steps have a tool, whose limit and breaker hold; with every
+third they run on a worker of their own, which dies, too.
 
 One seed again, with its trace: `PYTHONPATH=src python -m tests.reliability.simulation.flows 42 43`.
 """
@@ -23,14 +24,16 @@ from typing import Any
 
 import anyio
 
-from callboard import Breaker, Retry, Task, TaskContext, Tool, Workstream, step
+from callboard import Breaker, Retry, Task, TaskContext, Tool, Worker, Workstream, step
 from callboard.errors import ApprovalRejected, InvalidTransitionError, MessageInvalid, ReceiveTimeout
+from callboard.runtime.testing.scripted import WORKERS
 from callboard.testing import Simulation
 
 SEEDS = 40
 MOST = 2
 """Steps that may use the tool at a time."""
 TOOLS = {"tool": Tool(max_parallel=MOST, breaker=Breaker(failure_threshold=2, cooldown=50.0))}
+FAR = Worker("far", engine="loop", capacity=3, capabilities=["far"])
 Program = list[list[Any]]
 KINDS = (
     "step",
@@ -130,9 +133,10 @@ async def listen(task: TaskContext) -> list[str]:
 class Flow:
     """A program that runs in a simulation, and what its body and its steps have seen."""
 
-    def __init__(self, sim: Simulation, program: Program, rounds: int, tool: str | None) -> None:
+    def __init__(self, sim: Simulation, program: Program, rounds: int, tool: str | None, *, far: bool) -> None:
         self.sim = sim
         self.tool = tool  # of its steps
+        self.far = far  # its steps run on a worker of their own
         self.running: set[tuple[int, str]] = set()  # functions of steps that run: which start they are of, and where
         self.starts = 1
         self.program = program
@@ -203,7 +207,7 @@ class Flow:
     async def body(self, task: TaskContext) -> Any:
         """The body of the task."""
 
-        @step(tool=self.tool)
+        @step(tool=self.tool, capabilities=["far"] if self.far else [])
         async def work(at: str) -> str:
             self.began(at)
             run = self.starts, at
@@ -321,10 +325,10 @@ class Flow:
 class World:
     """One run: the flows, the people and the faults. r: of the faults."""
 
-    def __init__(self, sim: Simulation, r: Random, tool: str | None) -> None:
+    def __init__(self, sim: Simulation, r: Random, tool: str | None, *, far: bool) -> None:
         self.sim = sim
         self.r = r
-        self.flow = flow = Flow(sim, make(r), r.choice((0, 0, 1, 2)), tool)
+        self.flow = flow = Flow(sim, make(r), r.choice((0, 0, 1, 2)), tool, far=far)
         self.names = [*names_of(flow.program), "a", "other"]
         self.sent: dict[Any, str] = {}  # by the value of each message that was tried: its name
         self.acknowledged = set[Any]()
@@ -387,7 +391,7 @@ class World:
             self.resume()
         elif roll < 0.7:
             with suppress(LookupError):  # it has died before
-                sim.worker("loop").die()
+                sim.worker(r.choice(("loop", "far")) if self.flow.far else "loop").die()
                 self.flow.starts += 1  # here its bodies go on for a while
         elif roll < 0.75:
             sim.fail_journal(lasts=r.choice((1.0, 30.0)))
@@ -470,6 +474,14 @@ class World:
                 assert numbers == list(range(1, len(numbers) + 1)), f"the numbers of {name} have gaps: {numbers}"
         self.check_messages()
         self.check_tools()
+        self.check_workers()
+
+    def check_workers(self) -> None:
+        """No step runs on a worker any more, or waits for one."""
+        kernel = self.sim.runtime.host.kernel
+        assert not kernel.step_calls, f"steps still run on workers: {kernel.step_calls}"
+        assert not any(slot.kind == "step" for slot in kernel.slots.values()), f"slots are left: {kernel.slots}"
+        total["steps on workers"] += sum(row.engine is not None for row in self.sim.job("j").task("t").steps())
 
     def check_tools(self) -> None:
         """No step uses a tool any more, or has the permit to probe it."""
@@ -522,8 +534,9 @@ class World:
 def carry_out(seed: int) -> tuple[list[str], str]:
     """Run a seed; returns the result of its flow, and a digest of its trace."""
     r = Random(f"flows/{seed}")
-    with Simulation(seed, tools=TOOLS) as sim:
-        world = World(sim, r, "tool" if seed % 2 else None)
+    far = not seed % 3
+    with Simulation(seed, tools=TOOLS, workers=(*WORKERS, FAR) if far else WORKERS) as sim:
+        world = World(sim, r, "tool" if seed % 2 else None, far=far)
         world.disorder(r.randint(0, 8))
         world.end()
         world.check()

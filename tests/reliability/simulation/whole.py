@@ -373,7 +373,7 @@ def _at_the_end(run: Whole) -> None:
         if notice.event == "turn_undone" or (notice.severity == "error" and notice.event not in EXPECTED):
             run.wrong("trouble", f"{notice.event}: {notice.text}")
     _promises(run)
-    left = [kernel.calls, kernel.slots, kernel.lent, kernel.uses, kernel.jobs, kernel.stuck]
+    left = [kernel.calls, kernel.slots, kernel.lent, kernel.uses, kernel.step_calls, kernel.jobs, kernel.stuck]
     if any(left):
         run.wrong("left_over", f"{left}")
     bodies = Counter(owner for kind, owner, _ in sim.started if kind == "body")

@@ -1012,6 +1012,32 @@ def test_what_a_step_waits_for_is_shown_its_tool_and_the_breaker(cli: Cli) -> No
         assert "for tool" not in cli("status", "j/a").out
 
 
+@step(capabilities={"gpu"})
+async def draw(n: int) -> int:
+    if n == 7:
+        await anyio.sleep_forever()
+    return n
+
+
+async def draws(task: TaskContext) -> int:
+    return await draw(7)
+
+
+def test_where_a_step_runs_is_shown_and_why_no_worker_can_run_it(cli: Cli) -> None:
+    with running(Worker("loop", engine="loop")) as live:
+        live.submit("j", Task("a", run=draws))
+        wanted = "for a worker of engine 'loop', capabilities 'gpu'"
+        nobody = "no worker has the engine 'loop' and the capabilities ['gpu']"
+        wait_until(lambda: f"which waits in its step draw {wanted}: {nobody}" in cli("stuck", "--older-than", "0").out)
+        assert f"waiting  0  {wanted}: {nobody}" in re.sub(" {2,}", "  ", cli("status", "j/a").out)
+        live.portal.call(live.runtime.start_worker, Worker("gpu", engine="loop", capabilities=["gpu"]))
+        wait_until(lambda: "runs on worker gpu#1" in cli("status", "j/a").out)
+        row = json.loads(cli("status", "j/a", "--json").out)["steps"][0]
+        assert [row[name] for name in ("engine", "capabilities", "worker_use", "unroutable", "worker_id")] == [
+            "loop", ["gpu"], "holds", None, "gpu#1",
+        ]  # fmt: skip
+
+
 async def takes_two(task: TaskContext) -> list[Any]:
     return [await task.receive("payment"), await task.receive("the answer", timeout="1h")]
 

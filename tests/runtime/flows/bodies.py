@@ -457,3 +457,118 @@ def decides(task: TaskContext) -> list[str]:
     if task.attempt == 1:
         raise RuntimeError("interrupted")
     return decided
+
+
+# -- steps on workers --------------------------------------------------------------------------------------------------
+
+
+@step(engine="thread")
+def on_thread(folder: str, n: int) -> list[int]:
+    note(folder, f"thread {n}")
+    return [n, os.getpid()]
+
+
+@step(engine="loop")
+async def on_loop(folder: str, n: int) -> list[int]:
+    note(folder, f"loop {n}")
+    await anyio.lowlevel.checkpoint()
+    return [n, os.getpid()]
+
+
+@step(engine="process")
+def in_process(folder: str, n: int, *, text: str = "") -> list[Any]:
+    note(folder, f"process {n}")
+    return [n, os.getpid(), text]
+
+
+@step(engine="process")
+def fails_in_process(folder: str, n: int) -> None:
+    note(folder, f"fails {n}")
+    if n == 1:
+        raise KeyError("gone")
+    if n == 2:
+        in_process(folder, 2)
+    raise SystemExit("no")
+
+
+@step(engine="process", timeout=0.5)
+def never_ends() -> None:
+    while True:
+        time.sleep(0.01)
+
+
+@step(engine="process", retry=AT_ONCE)
+def dies_in_process(folder: str) -> str:
+    note(folder, f"dies {os.getpid()}")
+    if len(Path(folder, "ran").read_text().splitlines()) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "lives"
+
+
+@step(capabilities={"far"})
+def far(folder: str, n: int) -> list[int]:
+    note(folder, f"far {n}")
+    return [n, os.getpid()]
+
+
+@step(engine="ray")
+async def far_on_loop(folder: str, n: int) -> list[int]:
+    note(folder, f"far {n}")
+    await anyio.lowlevel.checkpoint()
+    return [n, os.getpid()]
+
+
+@step(engine="process")
+def takes_its_time(folder: str) -> None:
+    note(folder, f"takes {os.getpid()}")
+    wait_for(Path(folder, "end"))
+
+
+def texts_of(errors: list[Any]) -> list[str]:
+    return [f"{type(error).__name__} {error}" for error in errors]
+
+
+def calls_workers(task: TaskContext) -> list[Any]:
+    """It calls steps on workers of each engine, and tells where it and they have run."""
+    folder = task.args["folder"]
+    got: list[Any] = [os.getpid(), on_thread(folder, 1), in_process(folder, 2, text="two")]
+    got.append(task.step_blocking(on_loop, folder, 3))
+    got += sorted(task.gather_blocking(on_thread.bind(folder, 4), in_process.bind(folder, 5)))
+    errors: list[Any] = []
+    for n in (1, 2, 3):
+        try:
+            fails_in_process(folder, n)
+        except Exception as error:
+            errors.append(error)
+
+    @step(engine="thread")
+    def nested() -> None:
+        """A function of this process."""
+
+    try:
+        nested()
+    except Exception as error:
+        errors.append(error)
+    if task.attempt == 1:
+        raise RuntimeError("interrupted")
+    return [*got, texts_of(errors)]
+
+
+async def calls_process(task: TaskContext) -> list[Any]:
+    folder = task.args["folder"]
+    got: list[Any] = [await task.step(dies_in_process, folder)]
+    for call in (never_ends.bind(), in_process.bind({1}), in_process.bind(folder, 1, text="x" * 3)):  # type: ignore[arg-type]
+        try:
+            got += await task.gather(call)
+        except Exception as error:
+            got.append(f"{type(error).__name__} {error}")
+    return got
+
+
+async def calls_far(task: TaskContext) -> list[Any]:
+    folder = task.args["folder"]
+    return [os.getpid(), await task.step(far, folder, 1), await far_on_loop(folder, 2)]
+
+
+async def calls_slow(task: TaskContext) -> None:
+    await task.step(takes_its_time, task.args["folder"])

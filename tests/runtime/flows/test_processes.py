@@ -160,7 +160,7 @@ from callboard import Runtime, Task, Workstream, step
 
 folder = Path(sys.argv[1])
 
-@step
+@STEP
 def works(n):
     with (folder / "ran").open("a") as file:
         file.write(f"works {n}\\n")
@@ -184,10 +184,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("engine", ["thread", "process"])
-def test_a_step_that_runs_while_its_runtime_is_killed_runs_again_at_the_next_start(engine: str, place: Path) -> None:
+@pytest.mark.parametrize(
+    ("engine", "kind"), [("thread", "step"), ("process", "step"), ("thread", "step(engine='process')")]
+)
+def test_a_step_that_runs_while_its_runtime_is_killed_runs_again_at_the_next_start(
+    engine: str, kind: str, place: Path
+) -> None:
     program = place / "program.py"
-    program.write_text(PROGRAM.replace("ENGINE", engine))
+    program.write_text(PROGRAM.replace("ENGINE", engine).replace("STEP", kind))
     with subprocess.Popen([sys.executable, program, place], env=environment()) as first:
         wait_until((place / "begun").exists)
         first.send_signal(signal.SIGKILL)
@@ -407,3 +411,65 @@ async def test_a_plain_body_decides_by_the_same_time_ids_and_versions_in_a_repla
         decided = await result(runtime, bodies.decides, place, engine, retry=SOON)
     assert ran(place) == [*decided, *decided]
     assert decided[3] == "2"
+
+
+# -- steps on workers --------------------------------------------------------------------------------------------------
+
+
+@EVERYWHERE
+async def test_a_body_anywhere_calls_steps_on_workers_of_every_engine(place: Path, engine: str) -> None:
+    others = {name: Worker(name, engine=name, capacity=1) for name in ("loop", "thread", "process") if name != engine}
+    async with Runtime(place / "j.db", workers=(WORKERS[engine], *others.values())) as runtime:
+        job = await submitted(runtime, bodies.calls_workers, place, engine, retry=SOON)
+        here, thread, process, loop, *both, errors = (await job.wait()).raise_for_state().results["t"]
+        assert [thread, loop, both[0]] == [[1, os.getpid()], [3, os.getpid()], [4, os.getpid()]]
+        assert (process[0], process[2], both[1][0]) == (2, "two", 5)
+        assert os.getpid() not in {process[1], both[1][1]}
+        assert (here == os.getpid()) == (engine == "thread")
+        assert errors[0] == "KeyError 'gone'"
+        assert "step 'in_process' was called inside step 'fails_in_process#2'" in errors[1]
+        assert "SystemExit" in errors[2]
+        refused = ["'calls_workers.<locals>.nested', which is made inside a function" in text for text in errors[3:]]
+        assert refused == ([] if engine == "thread" else [True])
+        assert sorted(ran(place)) == [*sorted([f"fails {n}" for n in (1, 2, 3)] * 2), "loop 3", *(
+            f"process {n}" for n in (2, 5)), *(f"thread {n}" for n in (1, 4))]  # fmt: skip
+        kernel = runtime._services.host.kernel
+        await until(lambda: not (kernel.calls or kernel.slots or kernel.lent or kernel.step_calls))
+
+
+@pytest.mark.parametrize("engine", ["process"])
+async def test_a_process_of_a_step_may_die_and_is_killed_at_its_time_limit(place: Path, engine: str) -> None:
+    workers = (Worker("loop", engine="loop", capacity=1), Worker("p", engine="process"))
+    async with Runtime(place / "j.db", workers=workers) as runtime:
+        job = await submitted(runtime, bodies.calls_process, place, "loop", kill_grace=0.1)
+        lives, late, refused, last = (await job.wait()).raise_for_state().results["t"]
+        assert (lives, late) == ("lives", "TimeoutError step 'never_ends' took longer than 0.5 s")
+        assert refused.startswith("NotSerialisable the arguments of step 'in_process'")
+        assert (last[0], last[2]) == (1, "xxx")
+        rows = {one.name: one for one in await job.steps("t")}
+        assert (rows["dies_in_process"].tries, rows["dies_in_process"].worker_id) == (2, "p#2")
+    assert len(ran(place)) == 3
+
+
+@pytest.mark.parametrize("engine", ["process"])
+async def test_a_cancelled_body_has_the_process_of_its_step_ended(place: Path, engine: str) -> None:
+    workers = (Worker("loop", engine="loop", capacity=1), Worker("p", engine="process"))
+    async with Runtime(place / "j.db", workers=workers) as runtime:
+        job = await submitted(runtime, bodies.calls_slow, place, "loop", kill_grace=0.1)
+        await until((place / "ran").exists)
+        await until(lambda: runtime.worker("p").assigned == 1)
+        await job.cancel()
+        assert (await job.wait()).state == "cancelled"
+        await until(lambda: not runtime._services.host.kernel.calls)
+        assert runtime.worker("p").assigned == 0
+
+
+@pytest.mark.parametrize("engine", [ON_RAY])
+async def test_a_step_goes_to_ray_if_it_says_so_or_only_a_worker_there_can_run_it(place: Path, engine: str) -> None:
+    workers = (Worker("loop", engine="loop"), Worker("one", engine=engine, capacity=2, capabilities=["far"]))
+    async with Runtime(place / "j.db", workers=workers) as runtime:
+        here, *there = await result(runtime, bodies.calls_far, place, "loop")
+        assert [one[0] for one in there] == [1, 2]
+        assert here not in {one[1] for one in there}
+        assert {one.worker_id for one in await (await runtime.job("job")).steps("t")} == {"one#1"}
+    assert ran(place) == ["far 1", "far 2"]

@@ -23,6 +23,7 @@ from callboard import (
     HealthChecks,
     Hook,
     Retry,
+    StepRecord,
     Task,
     TaskContext,
     Tool,
@@ -31,6 +32,7 @@ from callboard import (
     step,
 )
 from callboard.errors import DecisionRefused, InvalidTransitionError, Permanent, RetryAfter
+from callboard.runtime.testing.scripted import WORKERS
 from callboard.runtime.testing.world import World
 from callboard.testing import Dies, Exits, Fails, Hangs, Simulation, SimulationError, Succeeds
 
@@ -860,6 +862,54 @@ def test_a_scripted_step_fails_try_by_try_and_hangs() -> None:
         job = sim.submit(one_flow(body))
         assert job.run().results["t"] == ["there", "step 'slow' took longer than 10 s"]
         assert [(kept.label, kept.tries) for kept in job.task("t").steps()] == [("slow", 1), ("careful", 2)]
+
+
+@step(engine="process", retry=Retry(max_attempts=2, base_delay=0.0, jitter=0.0))
+def render(text: str) -> str:
+    asked.append(text)
+    return text.upper()
+
+
+@step(capabilities={"gpu"}, timeout="1h")
+async def train(text: str) -> str:
+    asked.append(text)
+    await anyio.sleep(60)
+    return text.upper()
+
+
+async def studio(task: TaskContext) -> list[str]:
+    got = [await task.step(render, "a"), await train("b"), *await task.gather(train.bind("c"), render.bind("d"))]
+    return [*got, await train("e")]
+
+
+def test_steps_run_on_simulated_workers_which_die_and_follow_scripts() -> None:
+    asked.clear()
+    with Simulation(workers=(*WORKERS, Worker("gpu", engine="loop", capacity=1, capabilities=["gpu"]))) as sim:
+        sim.step_body("render#2", returns="scripted", takes="10s")
+        sim.crash_after("train", task="t")
+        job = sim.submit(one_flow(studio))
+
+        def scripted() -> list[StepRecord]:
+            return [one for one in job.task("t").steps() if one.label == "render#2"]
+
+        sim.run_until(lambda: any(one.worker_use for one in scripted()))
+        sim.advance(1.0)  # its function runs
+        sim.worker("processes").die()  # it is tried again
+        assert job.run().results["t"] == ["A", "B", "C", "scripted", "E"]
+        sim.check()
+        assert [asked.count(text) for text in "abde"] == [1, 1, 0, 1]
+        assert {one.label: one.worker_id for one in job.task("t").steps()}["train"] == "gpu#1"
+        assert [(one.tries, one.worker_id) for one in scripted()] == [(2, "processes#3")]
+
+
+def test_a_simulated_step_that_no_worker_can_run_fails_after_its_time() -> None:
+    async def body(task: TaskContext) -> str:
+        return await train("b")
+
+    with Simulation() as sim:
+        job = sim.submit(one_flow(body))
+        outcome = job.run()
+        assert "no worker has the engine 'loop' and the capabilities ['gpu']" in str(outcome.error)
 
 
 def test_scripts_and_crashes_of_steps_that_never_came_are_told() -> None:

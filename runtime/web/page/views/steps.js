@@ -49,6 +49,8 @@ function Step({ one, axis, present, task, path, live }) {
     ${message !== null && html`<p class="prose">waits for the message <b><${Name} text=${message} /></b></p>
       <${Actions} of=${{ ...task, actions: ["send"] }} at=${path} body=${{ name: message }} />`}
     ${one.ended_at === null && one.tool_use && html`<p class="prose">${one.tool_use === "waits" ? "waits for" : "runs with"} the tool <b><${Name} text=${one.tool} /></b></p>`}
+    ${one.ended_at === null && one.worker_use === "waits" && html`<p class="prose">waits for a worker of the engine <b>${one.engine}</b>${one.capabilities.length > 0 && ` with ${safe(one.capabilities.join(", "))}`}${one.unroutable && `: ${safe(one.unroutable)}`}</p>`}
+    ${one.ended_at === null && one.worker_use === "holds" && html`<p class="prose">runs on the worker <b><${Name} text=${one.worker_id} /></b></p>`}
     <${Bar} ...${{ one, axis, present }} />
     ${again && html`<${Actions} of=${{ ...task, actions: ["retry"] }} at=${path} body=${{ from_step: one.label }} brief />`}
     ${one.error && html`<p class="prose">${safe(one.error.length > 500 ? `${one.error.slice(0, 500)} …` : one.error)}</p>`}

@@ -1,0 +1,268 @@
+"""The steps of bodies that run on workers: each body waits here for the end of its step.
+
+Rules
+- The kernel says when a step waits, when no worker can run it, and when its call begins
+  (`actors/workers/step_calls.py`). How the call has ended is told by the engine, directly.
+- The time limit of a step begins with its function. A step that no worker can run fails for good after the
+  `unroutable_timeout` of its task.
+- A step whose function was stopped ends when that has ended: so two tries never run at a time, unless the first was
+  abandoned.
+- A call that ended without an order, or a result, has lost its worker.
+- Only the loop's thread uses these objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+from msgspec.structs import replace
+
+from ...actors.messages.commands import KeepStep, Reply, RunStep, StopStep
+from ...actors.messages.errors import WORKER_LOST, AttemptOver
+from ...actors.records.step import HOLDS, WAITS, StepRecord
+from ..calling import ErrorInfo, Outcome
+from ..engines.steps import StepRun, StepRunEnd
+from .lent_slots import unheard
+
+if TYPE_CHECKING:
+    from ..host import KernelHost
+
+LOST = "its worker has ended"
+
+
+class BodyWaits(Protocol):
+    """What the flows of a runtime note about a body that waits for a step."""
+
+    def after(self, seconds: float, do: Callable[[], object]) -> Callable[[], object]:
+        """Call `do` after so many seconds. Returns the function that cancels that."""
+        ...
+
+    def idles(self, token: int, change: int) -> None:
+        """Note that a body does nothing but wait (+1), or that such a wait is over (-1)."""
+        ...
+
+    def works(self, token: int, change: int) -> None:
+        """Note that the function of a step of a body runs (+1), or has ended (-1)."""
+        ...
+
+    def unroutable_timeout(self, token: int) -> float:
+        """Seconds after which a step that no worker can run fails."""
+        ...
+
+
+class RunningStep:
+    """A step of the body under `token` that runs on a worker, or waits for one.
+
+    func: its function with its arguments; None if that is in another process. stop: has its wait or its function ended.
+    """
+
+    def __init__(
+        self,
+        waits: BodyWaits,
+        token: int,
+        request: StepRun,
+        func: Callable[[], Any] | None,
+        stop: Callable[[], object],
+    ) -> None:
+        self.request = request
+        self.func = func
+        self.call = 0  # the token of its call
+        self.row: StepRecord = request.step
+        self.heard = anyio.Event()  # the kernel has answered for the first time
+        self.over = anyio.Event()
+        self.outcome: Outcome | None = None
+        self.error: Exception | None = None  # of a refusal
+        self.late = False
+        self._waits = waits
+        self._token = token
+        self._unroutable: str | None = None  # it was given up: why no worker can run it
+        self._timer: Callable[[], object] | None = None
+        self._use = ""  # of a worker, as `StepRecord.worker_use`
+        self._left = False  # nobody waits for it any more
+        self.stop = stop
+
+    @property
+    def holds(self) -> bool:
+        """Whether its function runs."""
+        return self._use == HOLDS
+
+    def answered(self, row: StepRecord | None, error: Exception | None) -> None:
+        """Take the word of the kernel: the record of the step, or a refusal."""
+        if self._left:
+            return
+        if row is None:
+            self.error = error or AttemptOver("this attempt has ended: its steps run no more")
+            self.over.set()
+        else:
+            self.row = row
+            self._enter(row.worker_use or "")
+            self._limit()
+        self.heard.set()
+
+    def _enter(self, use: str) -> None:
+        """Note how the step uses a worker now."""
+        before, self._use = self._use, use
+        if before == use:
+            return
+        for one, change in ((before, -1), (use, +1)):
+            if one == HOLDS:
+                self._waits.works(self._token, change)
+            elif one == WAITS and self.request.alone:
+                self._waits.idles(self._token, change)
+
+    def _limit(self) -> None:
+        """Arm the timer of the limit that runs now."""
+        self._unlimit()
+        if self.holds and self.request.timeout is not None:
+            self._timer = self._waits.after(self.request.timeout, self._time_out)
+        elif self.row.unroutable is not None:
+            self._timer = self._waits.after(self._waits.unroutable_timeout(self._token), self._give_up)
+
+    def _unlimit(self) -> None:
+        if self._timer is not None:
+            self._timer()
+            self._timer = None
+
+    def _time_out(self) -> None:
+        self._timer = None
+        self.late = True
+        self.stop()
+
+    def _give_up(self) -> None:
+        self._timer = None
+        self._unroutable = self.row.unroutable
+        self.stop()
+        self.over.set()
+
+    def ended(self, outcome: Outcome) -> None:
+        """Its call has ended."""
+        self.outcome = outcome
+        self.over.set()
+
+    def leave(self) -> None:
+        """Nobody waits for it any more."""
+        self._left = True
+        self._unlimit()
+        self._enter("")
+
+    def end(self) -> StepRunEnd:
+        """How it has ended."""
+        outcome, row = self.outcome, self.row
+        if self.error is not None:
+            raise self.error
+        if self._unroutable is not None or outcome is None:
+            text = f"no worker could run it: {self._unroutable}"
+            return StepRunEnd(row, None, ErrorInfo(type="unroutable", message=text, permanent=True,
+                                                   category="permanent"), "unroutable")  # fmt: skip
+        if outcome.status == "ok":
+            return _reported(row, outcome.value)
+        if self.late:
+            return StepRunEnd(row, late=True)
+        if outcome.status == "failed" and outcome.error is not None:
+            return StepRunEnd(row, None, outcome.error, outcome.error.type)
+        why = LOST if outcome.error is None else outcome.error.message
+        text = f"worker {row.worker_id} was lost while the step ran: {why}"
+        return StepRunEnd(row, None, ErrorInfo(type=WORKER_LOST, message=text, category="transient"), WORKER_LOST)
+
+
+class StepRuns:
+    """The steps of one runtime's bodies that run on workers. lend: awaits something without the slot of a body."""
+
+    def __init__(
+        self,
+        host: KernelHost,
+        waits: BodyWaits,
+        lend: Callable[[int, Callable[[], Awaitable[Any]]], Awaitable[None]],
+    ) -> None:
+        self._host = host
+        self._waits = waits
+        self._lend = lend
+        self._of_bodies: dict[int, dict[int, RunningStep]] = {}  # by the token of the body, and the number of the run
+        self._by_call: dict[int, RunningStep] = {}
+
+    async def run(
+        self,
+        token: int,
+        request: StepRun,
+        func: Callable[[], Any] | None,
+        lending: Callable[[int], object] | None,
+    ) -> StepRunEnd:
+        """Run a step on a worker, and wait for its end without the slot of its body. lending: called before that slot
+        is lent. Raises AttemptOver if the attempt has ended.
+        """
+        number = request.number
+        step = RunningStep(self._waits, token, request, func, partial(self._stop, token, number))
+        self._of_bodies.setdefault(token, {})[number] = step
+        self._host.tell(RunStep(token, number, request.step, request.moves, Reply(step.answered)))
+        try:
+            await step.heard.wait()
+            if not step.over.is_set():
+                if lending is not None:
+                    lending(token)
+                await self._lend(token, step.over.wait)
+        except BaseException:
+            await self._cancelled(token, step)
+            raise
+        finally:
+            step.leave()
+            self._by_call.pop(step.call, None)
+            of_body = self._of_bodies.get(token, {})
+            of_body.pop(number, None)
+            if not of_body:
+                self._of_bodies.pop(token, None)
+        return step.end()
+
+    async def _cancelled(self, token: int, step: RunningStep) -> None:
+        """The body does not want its step any more: wait until the function has ended, if it runs."""
+        if step.error is not None:
+            return
+        if step.outcome is None:
+            step.stop()
+            if step.holds:
+                with anyio.CancelScope(shield=True):
+                    await step.over.wait()
+        if step.row.key:
+            row = replace(step.row, worker_use=None, unroutable=None)
+            self._host.tell(KeepStep(token, row, Reply(unheard)))
+
+    def _stop(self, token: int, number: int) -> None:
+        self._host.tell(StopStep(token, number))
+
+    @property
+    def living(self) -> bool:
+        """Whether there is anything to forget."""
+        return bool(self._of_bodies)
+
+    # -- for calls -----------------------------------------------------------------------------------------------------
+
+    def begin(self, call: int, body: int, number: int) -> RunningStep | None:
+        """The step whose call begins under the token `call`; None if its body does not wait for it any more."""
+        step = self._of_bodies.get(body, {}).get(number)
+        if step is not None:
+            step.call = call
+            self._by_call[call] = step
+        return step
+
+    def ended(self, outcome: Outcome) -> None:
+        """A call has ended; it need not be that of a step."""
+        step = self._by_call.pop(outcome.token, None)
+        if step is not None:
+            step.ended(outcome)
+
+    def body_ended(self, token: int) -> None:
+        """The body under that token has ended: a body that was abandoned waits for its steps no longer."""
+        for step in list(self._of_bodies.get(token, {}).values()):
+            step.answered(None, None)
+
+
+def _reported(row: StepRecord, report: Any) -> StepRunEnd:
+    """The end that the process of the function has reported."""
+    from ..engines.step_call import failure_of  # noqa: PLC0415 - few runtimes run steps on workers
+
+    failure = None if report is None else failure_of(report)
+    if failure is None:
+        return StepRunEnd(row, None if report is None else report["value"])
+    return StepRunEnd(row, None, failure.error, failure.path, failure.arguments)

@@ -1,0 +1,391 @@
+"""Steps with an engine or capabilities: they run on such workers, while their body stays where it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from msgspec.structs import replace
+from tests.waiting import until
+
+from callboard import (
+    JobHandle,
+    Retry,
+    Runtime,
+    StepRecord,
+    Task,
+    TaskContext,
+    Tool,
+    VirtualClock,
+    Worker,
+    Workstream,
+    step,
+)
+from callboard.errors import RetryAfter
+from callboard.runtime.engines.steps import StepRun
+from callboard.runtime.flows.step_runs import RunningStep
+from callboard.runtime.handles.jobs import core_of
+
+pytestmark = pytest.mark.anyio
+Open = Callable[..., Runtime]
+GPU = {"gpu"}
+LOOP = Worker("loop", engine="loop", capacity=1)
+ONE = (LOOP, Worker("gpu", engine="loop", capacity=1, capabilities=["gpu"]))
+THREAD = Worker("thread", engine="thread", capacity=1, capabilities=["gpu"])
+TWICE = Retry(max_attempts=2, base_delay=0.0, jitter=0.0)
+
+
+async def submitted(runtime: Runtime, body: Any, *, job_id: str = "job", **options: Any) -> JobHandle:
+    runtime.task(name=f"body of {job_id}")(body)
+    tasks = [Task("t", run=f"body of {job_id}", **options)]
+    return await runtime.submit(Workstream("flow", tasks=tasks), id=job_id)
+
+
+async def result(job: JobHandle) -> Any:
+    return (await job.wait()).raise_for_state().results["t"]
+
+
+async def wheres(job: JobHandle) -> list[tuple[str, str | None, str | None]]:
+    return [(one.label, one.worker_use, one.worker_id) for one in await job.steps("t")]
+
+
+async def waits(job: JobHandle, use: str = "waits", steps: int = 1) -> None:
+    """Wait until so many steps wait for their workers, or run there, durably, and the slot of the body is lent."""
+    lent = core_of(job).services.host.kernel.lent
+
+    async def there() -> bool:
+        found = [one for one in await wheres(job) if one[1] == use]
+        return len(found) == steps and job.task("t").record.token in lent
+
+    with anyio.fail_after(120):
+        while not await there():
+            await anyio.sleep(0.005)
+
+
+def nothing_runs(runtime: Runtime) -> bool:
+    kernel = runtime._services.host.kernel
+    used = {worker.record.name: (worker.used, worker.record.assigned) for worker in kernel.workers.values()}
+    return not (kernel.calls or kernel.slots or kernel.lent or kernel.step_calls) and set(used.values()) == {(0, 0)}
+
+
+async def test_steps_run_on_workers_that_suit_and_their_body_lends_its_slot_meanwhile(open_runtime: Open) -> None:
+    running, most = 0, 0
+    come = anyio.Event()
+
+    @step(capabilities=GPU)
+    async def train(n: int) -> int:
+        nonlocal running, most
+        running, most = running + 1, max(most, running + 1)
+        await come.wait()
+        await anyio.lowlevel.checkpoint()
+        running -= 1
+        return n * 10
+
+    @step(engine="thread", capabilities=["gpu"])
+    def render(n: int, *, wide: bool) -> tuple[int, bool]:
+        return n, wide
+
+    @step
+    async def plain() -> str:
+        return "here"
+
+    async def body(task: TaskContext) -> list[Any]:
+        got = await task.gather(*(train.bind(n) for n in range(3)))
+        got.append(await task.step(render, 4, wide=True))
+        return [*got, await plain()]
+
+    async def other(task: TaskContext) -> str:
+        come.set()
+        return "in the only slot of the loop"
+
+    async with open_runtime(workers=(*ONE, THREAD)) as runtime:
+        job = await submitted(runtime, body)
+        await until(lambda: running == 1)
+        await waits(job, steps=2)
+        assert sorted(use for _, use, _ in await wheres(job) if use) == ["holds", "waits", "waits"]
+        assert runtime.worker("gpu").assigned == 1
+        assert await result(await submitted(runtime, other, job_id="other")) == "in the only slot of the loop"
+        assert await result(job) == [0, 10, 20, [4, True], "here"]
+        assert most == 1
+        assert {(name, use, worker) for name, use, worker in await wheres(job)} == {
+            *((label, None, "gpu#1") for label in ("train", "train#2", "train#3")),
+            ("render", None, "thread#1"), ("plain", None, "loop#1"),
+        }  # fmt: skip
+        assert [(one.engine, one.capabilities) for one in await job.steps("t")][3:] == [
+            ("thread", ("gpu",)),
+            (None, ()),
+        ]
+        assert nothing_runs(runtime)
+
+
+async def test_its_policies_errors_and_results_are_those_of_any_step(open_runtime: Open) -> None:
+    tried: list[str] = []
+    clock = VirtualClock()
+
+    class OddError(Exception):
+        def __init__(self, *, text: str) -> None:  # it cannot be made again
+            super().__init__(text)
+
+    @step(capabilities=GPU, retry=Retry(max_attempts=3, base_delay=0.0, jitter=0.0))
+    async def flaky(n: int) -> int:
+        tried.append("flaky")
+        if len(tried) == 1:
+            raise ConnectionError("no answer")
+        if len(tried) == 2:
+            raise RetryAfter(0.0)
+        return n
+
+    @step(engine="thread", capabilities=GPU)
+    def gone(key: str) -> None:
+        raise KeyError(key)
+
+    @step(capabilities=GPU)
+    async def odd() -> None:
+        raise OddError(text="odd")
+
+    @step(capabilities=GPU)
+    async def returns_a_set() -> Any:
+        return {1}
+
+    @step(capabilities=GPU)
+    async def nests() -> Any:
+        return await returns_a_set()
+
+    @step(capabilities=GPU, timeout="1m", retry=TWICE)
+    async def slow() -> None:
+        tried.append("slow")
+        if tried.count("slow") == 1:
+            clock.advance(61)
+        clock.advance(61)
+        await anyio.sleep_forever()
+
+    async def body(task: TaskContext) -> list[Any]:
+        got: list[Any] = [await flaky(7)]
+        for one, args in ((gone, ("k",)), (odd, ()), (returns_a_set, ()), (nests, ()), (slow, ())):
+            try:
+                await task.step(one, *args)
+            except Exception as error:
+                got.append(f"{type(error).__name__}: {error}")
+        if task.attempt == 1:
+            raise RuntimeError("interrupted")
+        return got
+
+    async with open_runtime(clock=clock, workers=(*ONE, THREAD)) as runtime:
+        job = await submitted(runtime, body, retry=TWICE, timeout="10m")
+        got = await result(job)
+        assert got[:2] == [7, "KeyError: 'k'"]
+        assert got[2].startswith("StepFailed: step 'odd' failed: ")
+        assert got[2].endswith("OddError: odd")
+        assert got[3].startswith("NotSerialisable: the result of step 'returns_a_set'")
+        assert "step 'returns_a_set' was called inside step 'nests'" in got[4]
+        assert got[5] == "TimeoutError: step 'slow' took longer than 60 s"
+        assert tried == [*["flaky"] * 3, *["slow"] * 4]  # the failed ones again in the second attempt
+        rows = {one.label: one for one in await job.steps("t")}
+        assert (rows["flaky"].tries, rows["flaky"].state, rows["flaky"].attempt) == (3, "completed", 1)
+        assert "in gone" in (rows["gone"].traceback or "")
+        assert nothing_runs(runtime)
+
+
+@pytest.mark.parametrize("while_it", ["waits", "holds"])
+async def test_a_cancelled_body_takes_its_steps_with_it(open_runtime: Open, while_it: str) -> None:
+    ended: list[str] = []
+
+    @step(capabilities=GPU)
+    async def train() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append("train")
+
+    async def body(task: TaskContext) -> None:
+        try:
+            await train()
+        finally:
+            ended.append("body")
+
+    async with open_runtime(workers=(LOOP, *((ONE[1],) if while_it == "holds" else ()))) as runtime:
+        job = await submitted(runtime, body)
+        await waits(job, while_it)
+        await job.cancel()
+        assert (await job.wait()).state == "cancelled"
+        assert ended == (["train", "body"] if while_it == "holds" else ["body"])
+        await until(lambda: nothing_runs(runtime))
+        assert await wheres(job) == [("train", None, "gpu#1" if while_it == "holds" else None)]
+
+
+async def test_a_step_that_no_worker_can_run_says_so_and_fails_when_its_time_is_over(open_runtime: Open) -> None:
+    @step(capabilities={"gpu", "a lot of memory"})
+    async def train() -> str:
+        return "trained"
+
+    async def body(task: TaskContext) -> Any:
+        try:
+            return await train()
+        except Exception as error:
+            return f"{error}"
+
+    nobody = "no worker has the engine 'loop' and the capabilities ['a lot of memory', 'gpu']"
+    clock = VirtualClock()
+    async with open_runtime(clock=clock, workers=ONE) as runtime:
+        jobs = [
+            await submitted(runtime, body, job_id=name, unroutable_timeout=limit)
+            for name, limit in (("short", "1m"), ("long", "2h"))
+        ]
+        for job in jobs:
+            await waits(job)
+            assert (await job.steps("t"))[0].unroutable == nobody
+        clock.advance(61)
+        assert await result(jobs[0]) == f"step 'train' failed: unroutable: no worker could run it: {nobody}"
+        await runtime.start_worker(Worker("big", engine="loop", capabilities=["gpu", "a lot of memory", "more"]))
+        assert await result(jobs[1]) == "trained"
+        assert nothing_runs(runtime)
+
+
+async def test_a_step_whose_worker_is_terminated_is_lost_and_tried_again(open_runtime: Open) -> None:
+    began: list[str] = []
+
+    @step(capabilities=GPU, retry=TWICE)
+    async def train() -> str:
+        began.append("train")
+        if len(began) == 1:
+            await anyio.sleep_forever()
+        return "trained"
+
+    @step(capabilities=GPU)
+    async def once() -> None:
+        began.append("once")
+        await anyio.sleep_forever()
+
+    async def body(task: TaskContext) -> list[Any]:
+        got = [await train()]
+        try:
+            await once()
+        except Exception as error:
+            got.append(str(error))
+        return got
+
+    async with open_runtime(workers=(*ONE, Worker("gpu2", engine="loop", capacity=1, capabilities=["gpu"]))) as runtime:
+        job = await submitted(runtime, body)
+        for expected in (["train"], ["train", "train", "once"]):
+            await until(lambda expected=expected: began == expected)
+            await waits(job, "holds")
+            worker = (await wheres(job))[-1][2]
+            assert worker is not None
+            await runtime.worker(worker.partition("#")[0]).terminate(reason="moved")
+        got = await result(job)
+        assert got[0] == "trained"
+        assert f"worker {worker} was lost while the step ran" in got[1]
+        assert nothing_runs(runtime)
+
+
+async def test_it_holds_its_tool_on_its_worker_and_a_body_in_a_thread_may_call_it(open_runtime: Open) -> None:
+    @step(engine="thread", tool="licence")
+    def solve(n: int) -> int:
+        if n == 2:
+            raise ConnectionError("sick")
+        return n
+
+    def body(task: TaskContext) -> list[Any]:
+        got: list[Any] = [solve(1), *task.gather_blocking(solve.bind(3), solve.bind(4))]
+        try:
+            task.step_blocking(solve, 2)
+        except ConnectionError as error:
+            got.append(str(error))
+        return got
+
+    async with open_runtime(workers=(LOOP, THREAD), tools={"licence": Tool(max_parallel=1)}) as runtime:
+        job = await submitted(runtime, body)  # it lends the only slot of the threads
+        assert await result(job) == [1, 3, 4, "sick"]
+        assert runtime.breaker("licence").record.failures == 1
+        assert runtime._services.host.workforce.scheduler.tools["licence"].used == 0
+        assert nothing_runs(runtime)
+
+
+@pytest.mark.parametrize("still", [True, False])
+async def test_a_step_that_runs_when_its_runtime_leaves_runs_again_and_a_kept_one_does_not(
+    tmp_path: Path, still: bool
+) -> None:
+    began: list[str] = []
+
+    def made(capabilities: set[str]) -> Any:
+        @step(capabilities=capabilities)
+        async def train(name: str) -> str:
+            began.append(name)
+            if began == ["a", "b"]:
+                await anyio.sleep_forever()
+            return name
+
+        async def body(task: TaskContext) -> list[str]:
+            return [await train("a"), await train("b")]
+
+        return body
+
+    async with Runtime(tmp_path / "j.db", workers=ONE, drain_deadline=0.0) as runtime:
+        job = await submitted(runtime, made(GPU))
+        await until(lambda: began == ["a", "b"])
+        await waits(job, "holds")
+    async with Runtime(tmp_path / "j.db", workers=ONE) as runtime:
+        runtime.task(name="body of job")(made(GPU if still else set()))  # the code may have changed meanwhile
+        job = await runtime.job("job")
+        assert await result(job) == ["a", "b"]
+        assert began == ["a", "b", "b"]
+        first, second = await job.steps("t")
+        assert (first.tries, first.engine, first.worker_id) == (1, "loop", "gpu#1")
+        assert (second.tries, second.engine) == (1, "loop" if still else None)
+        assert second.worker_id == ("gpu#2" if still else "loop#2")
+        assert nothing_runs(runtime)
+
+
+def test_a_word_about_a_step_that_nobody_waits_for_counts_for_nothing() -> None:
+    """A worker may take a step in the moment in which its body gives it up."""
+
+    class Body:
+        idle, busy = 0, 0
+
+        def idles(self, _: int, change: int) -> None:
+            self.idle += change
+
+        def works(self, _: int, change: int) -> None:
+            self.busy += change
+
+        def after(self, seconds: float, do: Callable[[], object]) -> Callable[[], object]:
+            raise AssertionError(f"{do} in {seconds} s")
+
+        def unroutable_timeout(self, token: int) -> float:
+            raise AssertionError(token)
+
+    row = StepRecord(key=1, flow=1, task=1, task_id="t", name="s", began_at=0.0, worker_use="waits")
+    one = RunningStep(body := Body(), 7, StepRun(1, row, False, None, None, True, 60.0), None, anyio.Event)
+    one.answered(row, None)
+    assert (body.idle, body.busy) == (1, 0)
+    one.leave()
+    one.answered(replace(row, worker_use="holds"), None)
+    assert (body.idle, body.busy) == (0, 0)
+
+
+def test_what_cannot_run_there_is_refused_where_it_is_declared() -> None:
+    async def flows() -> None: ...
+
+    def plain() -> None: ...
+
+    for what, text in (
+        (lambda: step(engine="process")(plain), "'test_what_cannot_run_there_is_refused_where_it_is_declared"),
+        (lambda: step(name="x", engine="ray")(lambda: None), "Define it at the top level of a module"),
+        (
+            lambda: step(engine="process")(flows),
+            "is an async function, which runs on loop or ray, and not on 'process'",
+        ),
+        (lambda: step(engine="loop")(plain), "is a plain function, which runs on thread or process or ray, and not on"),
+        (lambda: step(engine="command")(plain), "not on 'command'"),
+        (lambda: step(capabilities=[" "])(plain), "a capability of a step is empty"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(text)):
+            what()
+    with pytest.raises(TypeError, match="capabilities is a set of names, not str"):
+        step(capabilities="gpu")(plain)
+    with pytest.raises(TypeError, match="or run it in a process"):
+        step(engine="thread", timeout=1)(plain)
