@@ -1026,4 +1026,4 @@ def test_what_is_refused_does_not_stand_in_what_is_allowed() -> None:
     assert (refused.state, refused.event) == ("running", "SKIP")
     assert "SKIP" not in refused.allowed
     assert {"CANCEL", "CANCEL_GRACEFUL", "SUCCEED"} <= set(refused.allowed)
-    assert refused.in_own_words[1:3] == ("skip", "running")
+    assert (refused.in_own_words.event, refused.in_own_words.state) == ("skip", "running")

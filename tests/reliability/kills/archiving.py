@@ -7,7 +7,7 @@ from pathlib import Path
 
 from callboard import Defaults, Runtime, Task, Workstream
 from callboard.runtime.journal.archive import move_all
-from callboard.runtime.journal.sqlite import opening
+from callboard.runtime.journal.sqlite import migrations, opening
 
 from . import scene
 from .death import die
@@ -47,6 +47,6 @@ async def opened(place: Path) -> None:
 
 async def migrated(place: Path) -> None:
     """Open the journal as a later version would."""
-    known, opening.VERSION = opening.migrations(), opening.VERSION + len(MIGRATIONS)
-    opening.migrations = lambda: (*known, *MIGRATIONS)
+    released, opening.VERSION = migrations.migrations(), opening.VERSION + len(MIGRATIONS)
+    migrations.migrations = lambda: (*released, *MIGRATIONS)
     await opened(place)

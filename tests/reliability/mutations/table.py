@@ -156,8 +156,8 @@ BETWEEN_NODES = (
     ),
     Mutation(
         "more of a tool is given out than there is",
-        "    told = max(0, min(max(parts[node], kept), left))\n",
-        "    told = max(parts[node], kept)\n",
+        "    granted = max(0, min(max(parts[node], kept), left))\n",
+        "    granted = max(parts[node], kept)\n",
         "nodes",
     ),
 )
@@ -177,7 +177,7 @@ IN_FLOWS = (
     ),
     Mutation(
         "the history of a flow is not read",
-        "                self._kept[token] = rows or []\n",
+        "                self._kept[token] = rows\n",
         "                self._kept[token] = []\n",
         "flows",
     ),

@@ -62,6 +62,7 @@ def test_a_terminal_that_is_closed_drains_and_nothing_is_lost(
     screen.wait_for("waiting here" if not plain else "first started")
     wait_until(lambda: (gated / "pid").exists() and (gated / "pid").read_text())
     os.close(screen._screen)
+    wait_until(lambda: attempts(gated)[-1].get("drained_at"))
     (gated / "gate").touch()
     code = screen._process.wait(60)
     tasks = [json.loads(line) for line in cli("status", "j1", "--json").out.splitlines()[1:]]
