@@ -18,15 +18,13 @@ import errno
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
-
-import msgspec
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 if TYPE_CHECKING:
     from .contract import Stored
 
 
-class Database(msgspec.Struct, frozen=True):
+class Database(NamedTuple):
     """A journal in PostgreSQL, by its address. shown: the address without its password."""
 
     address: str
