@@ -316,9 +316,9 @@ def _step(step: StepRecord) -> dict[str, Any]:
     names = (
         "label", "name", "number", "function", "state", "attempt", "tries", "worker_id", "tool", "tool_use",
         "engine", "capabilities", "worker_use", "unroutable",
-        "duration_ms", "result",        "error", "error_type", "category", "traceback",
+        "duration_ms", "result", "error", "error_type", "category", "traceback",
     )  # fmt: skip
-    times = {name: getattr(step, name) for name in ("began_at", "ended_at", "due_at")}
+    times = {name: getattr(step, name) for name in ("began_at", "ended_at", "due_at", "cancelled_at")}
     more = {name: None if at is None else iso(at) for name, at in times.items()}
     return {**{name: getattr(step, name) for name in names}, "arguments": step.given, **more}
 

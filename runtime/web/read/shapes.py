@@ -129,9 +129,9 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     its function uses; tool_use: "waits" while it waits for the tool, then "holds". engine, capabilities: of the worker
     on which its function runs; worker_use: "waits" while it waits for one, then "holds"; unroutable: why no worker can
     run it. task_id, attempt, worker_id: where it ran last; an earlier run of the task, too. tries: how often its
-    function was called; began_at: of the first try; duration_ms: from there to its end; due_at: when its wait is over.
-    arguments: of the call, by position and by name; null if there were none, or JSON cannot hold them, or they have
-    more than 2,048 bytes.
+    function was called; began_at: of the first try; duration_ms: from there to its end; due_at: when its wait is over;
+    cancelled_at: when its body has cancelled it while it waited. arguments: of the call, by position and by name;
+    null if there were none, or JSON cannot hold them, or they have more than 2,048 bytes.
     """
 
     task_id: str
@@ -153,6 +153,7 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None
     duration_ms: int | None
     due_at: float | None
+    cancelled_at: float | None
     arguments: Any
     result: Any
     error: str | None

@@ -1,0 +1,19 @@
+"""What a client makes of the views that a server sends."""
+
+from __future__ import annotations
+
+import msgspec
+
+from callboard.actors.records.step import StepRecord
+from callboard.runtime.client.views import step_of
+from callboard.runtime.web.read.shapes import step_view
+
+
+def test_a_sleep_that_its_body_has_cancelled_is_cancelled_for_a_client_too() -> None:
+    kept = StepRecord(
+        key=1, flow=1, task=1, task_id="j@1/t", name="task.sleep 60", began_at=5.0, due_at=65.0, cancelled_at=7.0
+    )
+    view = msgspec.json.decode(msgspec.json.encode(step_view(kept)))
+    assert view["state"] == "cancelled"
+    seen = step_of(view)
+    assert (seen.state, seen.due_at, seen.cancelled_at) == ("cancelled", 65.0, 7.0)
