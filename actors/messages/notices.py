@@ -27,6 +27,7 @@
 | worker_busy | warning | a worker cannot answer, but was observed to work: it is not stopped | assigned |
 | worker_given_up | critical | a worker died too often, and is not replaced any more | reason, runs |
 | not_archived | warning | ended jobs could not be moved out of the journal, and stay in it | jobs, reason |
+| not_shared | warning | what bodies show cannot be written for, or read from, other processes | tries (in a row) |
 | loop_blocked | warning | the event loop did not turn: the runtime stood still | seconds, stack |
 | actor_failed | error | a user's actor raised | actor, message (its type), traceback |
 | actor_restarted | error | a user's actor was rebuilt, and its state was lost | actor, traceback |

@@ -78,7 +78,7 @@ def progress_at(place: Place, reader: JournalQueries) -> Callable[[TaskRecord], 
 
     def told(task: TaskRecord) -> Progress | None:
         token, progress = kept.get(task.id, (0, None))
-        return progress if token and token == task.token and task.finished_at is None else None
+        return progress if token and token == task.token and task.state in IN_AN_ATTEMPT else None
 
     return told
 

@@ -3,7 +3,8 @@
 Rules
 -----
 - Only what has changed since the last write is written, and what is over is removed.
-- Where the database may have lost what was written (it was restarted), all of it is written again.
+- Where the database may have lost what was written (it was restarted), all of it is written again, with the next
+  change.
 - Whoever reads takes a database that does not answer as "nothing is known". A progress counts only for the attempt
   whose token the task's record has.
 """
@@ -37,20 +38,20 @@ class SharedProgress:
         self._written: dict[int, LiveProgress] = {}
         self._connection = 0
 
-    def write(self, told: Sequence[LiveProgress]) -> None:
+    def write(self, progress: Sequence[LiveProgress]) -> None:
         """Write the progress of all bodies. Blocks. Raises JournalError."""
         with self._lock:
             if self._removed:
                 return
-            now, before = {one.key: one for one in told}, self._written
-            changed = [one for one in told if before.get(one.key) != one]
+            now, before = {one.key: one for one in progress}, self._written
+            changed = [one for one in progress if before.get(one.key) != one]
             connection = self._write(changed, [key for key in before if key not in now])
-            if connection != self._connection and len(changed) < len(told):
-                connection = self._write(told, [])
+            if connection != self._connection and len(changed) < len(progress):
+                connection = self._write(progress, [])
             self._written, self._connection = now, connection
 
-    def _write(self, told: Sequence[LiveProgress], over: Sequence[int]) -> int:
-        return self._cluster.write_progress(told, over) if told or over else self._connection
+    def _write(self, progress: Sequence[LiveProgress], over: Sequence[int]) -> int:
+        return self._cluster.write_progress(progress, over) if progress or over else self._connection
 
     def remove(self) -> None:
         """Write no more, and remove what was written. Blocks. Raises JournalError."""

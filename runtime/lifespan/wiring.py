@@ -181,7 +181,7 @@ class Wiring:
             return
         writer = ProgressWriter(
             medium, services.live, services.dispatcher.timers, services.host.monotonic,
-            ask=services.queries.read_live, start=start,
+            ask=services.queries.read_live, start=start, notice=services.host.notice,
         )  # fmt: skip
         self._closing.at_end(writer.close)
 

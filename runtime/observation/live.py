@@ -1,4 +1,4 @@
-"""What running bodies show: their progress, and the text that they emit. In memory only.
+"""What running bodies show: their progress, and the text that they emit. Only memory keeps it.
 
 `progress_writer.py` shows the progress to other processes; `runtime/cluster/` shows both to other nodes.
 

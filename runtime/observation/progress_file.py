@@ -4,7 +4,8 @@ Rules
 -----
 - Nothing waits for the file, and nothing in it is durable: it is written in a thread, without fsync, as often as
   `progress_writer.py` says. A write that fails is repeated with the next progress.
-- It is replaced as a whole, so that a reader never sees a part of it. It is removed when the runtime closes.
+- It is replaced as a whole, so that a reader never sees a part of it. It is removed when the runtime closes;
+  and when one opens, since one that was killed has left its own.
 - Each progress is kept with the fencing token of its attempt. A reader compares the token with that of the task's
   record: so what a killed runtime has left is never shown for another attempt.
 """
@@ -44,18 +45,22 @@ def read_progress(journal: Path) -> KeptProgress:
 
 
 class ProgressFile:
-    """Keeps the progress of one runtime's bodies in the file, from its first write until `remove`."""
+    """Keeps the progress of one runtime's bodies in the file, from its first write until `remove`.
+
+    The runtime owns the journal already: a file that is there is of one that was killed, and is removed.
+    """
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
         self._lock = Lock()  # so that no write comes after the removal
         self._removed = False
+        remove_progress(journal)
 
-    def write(self, told: Sequence[LiveProgress]) -> None:
+    def write(self, progress: Sequence[LiveProgress]) -> None:
         """Write the progress of all bodies. Blocks; raises nothing."""
         with self._lock:
             if not self._removed:
-                write_progress(self._journal, {one.task_id: (one.token, one.progress) for one in told})
+                write_progress(self._journal, {one.task_id: (one.token, one.progress) for one in progress})
 
     def remove(self) -> None:
         """Write no more, and remove the file. Blocks; raises nothing."""

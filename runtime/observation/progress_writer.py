@@ -4,7 +4,8 @@ Rules
 -----
 - Nothing waits for a write, and nothing that is written is durable. It is written in a thread, at most once in `EVERY`
   seconds, and less often if writing is slow.
-- Only the last progress of each task is written. A write that fails is repeated, with growing delays.
+- Only the last progress of each task is written. A write that fails is repeated, with growing delays; a notice tells of
+  it if that lasts.
 - What was written is removed when the runtime closes.
 """
 
@@ -16,6 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import JournalError
+from .lasting_failure import LastingFailure
 
 if TYPE_CHECKING:
     from ..dispatch.timers import Timer, Timers
@@ -35,7 +37,7 @@ MOST = 10_000
 class ProgressMedium(Protocol):
     """Where the progress of one runtime's bodies is written. Both methods block."""
 
-    def write(self, told: Sequence[LiveProgress]) -> None:
+    def write(self, progress: Sequence[LiveProgress]) -> None:
         """Write the progress of all bodies: what was written of others is removed. Raises JournalError."""
         ...
 
@@ -48,7 +50,7 @@ class ProgressWriter:
     """Writes the progress of one runtime's bodies.
 
     ask: runs a blocking function in a thread, and waits for it. start: runs a coroutine function in a task of the
-    runtime.
+    runtime. notice: emits a notice.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class ProgressWriter:
         *,
         ask: Callable[..., Awaitable[Any]],
         start: Callable[[Callable[[], Any]], object],
+        notice: Callable[..., Any],
     ) -> None:
         self._medium = medium
         self._live = live
@@ -67,6 +70,7 @@ class ProgressWriter:
         self._monotonic = monotonic
         self._ask = ask
         self._start = start
+        self._failure = LastingFailure(notice, "the progress of bodies cannot be written for other processes")
         self._timer: Timer | None = None
         self._writing = False
         self._changed = False  # since the write that is under way has begun
@@ -91,7 +95,9 @@ class ProgressWriter:
         try:
             delay = max(EVERY, SHARE * await self._ask(self._timed, self._live.all_progress(MOST)))
             self._delay = EVERY
-        except JournalError:
+            self._failure.succeeded()
+        except JournalError as error:
+            self._failure.failed(error)
             self._changed = True
             delay, self._delay = self._delay, min(self._delay * 2, LATEST)
         finally:
@@ -100,10 +106,10 @@ class ProgressWriter:
         if self._changed:
             self.changed()
 
-    def _timed(self, told: Sequence[LiveProgress]) -> float:
+    def _timed(self, progress: Sequence[LiveProgress]) -> float:
         """Write, and return the seconds that it took."""
         began = time.perf_counter()
-        self._medium.write(told)
+        self._medium.write(progress)
         return time.perf_counter() - began
 
     async def close(self) -> None:

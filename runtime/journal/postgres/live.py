@@ -4,8 +4,8 @@ Rules
 -----
 - The tables are UNLOGGED: a write of theirs is no WAL, and waits for no disk. A crash of the server, and a failover,
   empty them; a standby cannot read them. So whoever reads them takes an error as "nothing is known".
-- A row counts while its node is not fenced. A node removes its rows; those of a node that was fenced are removed by
-  `sweep`.
+- A row counts while its node is not fenced, and a progress only while the node's lease has not run out. A node removes
+  its rows; those of a node that was fenced are removed by `sweep`.
 - Of a text that grows, rows have up to `PIECE` characters: the last one is written anew until it is full.
 - Whoever listens notifies the nodes of it, with the keys of the tasks. That is repeated, and holds for a while: so a
   notification that is lost is made good, and a listener that has gone is forgotten.
@@ -54,7 +54,7 @@ _NOT_FENCED = "EXISTS (SELECT FROM nodes WHERE node = %(me)s AND NOT fenced)"
 _WRITE = f"""
 INSERT INTO live_progress (task, node, token, progress)
 SELECT new.task, %(me)s, new.token, new.progress
-FROM unnest(%(tasks)s::bigint[], %(tokens)s::bigint[], %(told)s::text[]) AS new (task, token, progress)
+FROM unnest(%(tasks)s::bigint[], %(tokens)s::bigint[], %(progress)s::text[]) AS new (task, token, progress)
 WHERE {_NOT_FENCED}
 ON CONFLICT (task) DO UPDATE SET node = excluded.node, token = excluded.token, progress = excluded.progress
   WHERE live_progress.token <= excluded.token
@@ -62,10 +62,11 @@ ON CONFLICT (task) DO UPDATE SET node = excluded.node, token = excluded.token, p
 _OVER = "DELETE FROM live_progress WHERE task = ANY (%(over)s::bigint[]) AND node = %(me)s"
 _READ = """
 SELECT task, token, progress FROM live_progress JOIN nodes USING (node)
-WHERE task = ANY (%s::bigint[]) AND NOT nodes.fenced
+WHERE task = ANY (%s::bigint[]) AND NOT nodes.fenced AND nodes.seen_at + nodes.lease >= clock_timestamp()
 """
 _READ_ALL = """
-SELECT task, token, progress FROM live_progress JOIN nodes USING (node) WHERE NOT nodes.fenced LIMIT %s
+SELECT task, token, progress FROM live_progress JOIN nodes USING (node)
+WHERE NOT nodes.fenced AND nodes.seen_at + nodes.lease >= clock_timestamp() LIMIT %s
 """
 _WRITE_TEXT = f"""
 INSERT INTO live_text (task, token, place, size, over, node, part)
@@ -92,12 +93,12 @@ _LISTEN = "SELECT pg_notify(%(channel)s, 'listen ' || %(named)s)"
 _TABLES = ("live_progress", "live_text")
 
 
-def write_progress(connection: Connection, me: int, told: Sequence[LiveProgress], over: Sequence[int]) -> None:
+def write_progress(connection: Connection, me: int, progress: Sequence[LiveProgress], over: Sequence[int]) -> None:
     """Write the progress of a node's bodies, and remove that of tasks whose attempts are over."""
-    if told:
+    if progress:
         values = {
-            "me": me, "tasks": [one.key for one in told], "tokens": [one.token for one in told],
-            "told": [msgspec.json.encode(one.progress).decode() for one in told],
+            "me": me, "tasks": [one.key for one in progress], "tokens": [one.token for one in progress],
+            "progress": [msgspec.json.encode(one.progress).decode() for one in progress],
         }  # fmt: skip
         connection.execute(_WRITE.encode(), values)
     if over:
@@ -137,8 +138,11 @@ def write_text(connection: Connection, me: int, parts: Sequence[LiveText], cuts:
 def read_text(connection: Connection, after: Sequence[TextPlace]) -> list[LiveText]:
     """The text after these places, and that of later attempts of these tasks, in its order."""
     rows = connection.execute(_READ_TEXT, {**_places(after), "rows": ROWS})
-    return [LiveText(task, token, place, msgspec.json.decode(part, type=str), over)
-            for task, token, place, part, over in rows]  # fmt: skip
+    found: list[LiveText] = []
+    for task, token, place, part, over in rows:
+        with suppress(msgspec.MsgspecError):  # of another version
+            found.append(LiveText(task, token, place, msgspec.json.decode(part, type=str), over))
+    return found
 
 
 def _places(of: Sequence[LiveText] | Sequence[TextPlace]) -> dict[str, list[int]]:

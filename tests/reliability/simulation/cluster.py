@@ -134,8 +134,12 @@ class MemoryCluster:
     def read_progress(self, tasks: Sequence[int]) -> dict[int, tuple[int, Progress]]:
         """The progress of these tasks."""
         self.server.reach(self.session)
-        told = [self.server.progress[key] for key in tasks if key in self.server.progress]
-        return {one.key: (one.token, one.progress) for session, one in told if not session.ended_as}
+        told, now = [self.server.progress[key] for key in tasks if key in self.server.progress], self.server.clock()
+        return {
+            one.key: (one.token, one.progress)
+            for session, one in told
+            if not session.ended_as and session.seen_at + session.lease >= now
+        }
 
     def write_text(self, parts: Sequence[LiveText], cuts: Sequence[TextPlace]) -> int:
         """Write text of bodies of this node."""

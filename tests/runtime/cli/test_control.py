@@ -18,6 +18,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from msgspec.structs import replace
 from tests.waiting import wait_until
 
 from callboard import TaskContext, step
@@ -27,6 +28,7 @@ from callboard.machines.audit.audit import audit_lines
 from callboard.machines.builtin.table import MACHINES
 from callboard.runtime.cli import acting, words
 from callboard.runtime.cli import stuck as stucks
+from callboard.runtime.cli.reading import progress_at, reading
 from callboard.runtime.commands.client import command
 from callboard.runtime.errors import JobExists
 from callboard.runtime.handles.jobs import JobHandle
@@ -919,7 +921,13 @@ def test_the_progress_of_another_attempt_or_of_a_runtime_that_was_killed_is_not_
         write_progress(journal, {task: (token + 1, told)})
         assert "3 of 10" not in cli("status", "j").out
         assert json.loads(cli("status", "j/a", "--json").out)["progress"] is None
-        token = live.portal.call(lambda: job.task("a").record.token)
+        record = live.portal.call(lambda: job.task("a").record)
+        token = record.token
+        write_progress(journal, {task: (token, told)})
+        with reading(journal) as reader:
+            progress = progress_at(journal, reader)
+            assert progress(record) == told
+            assert progress(replace(record, state="retrying")) is None  # between two attempts
     write_progress(journal, {task: (token, told)})  # as a kill leaves it
     assert "3 of 10" not in cli("status", "j").out + cli("top", "--once").out
 

@@ -15,12 +15,12 @@ import pytest
 from tests.waiting import until
 
 from callboard import Dropped, JobHandle, Notice, Progress, Retry, Runtime, Task, TaskContext, VirtualClock, Workstream
-from callboard.errors import TaskCancelled
+from callboard.errors import JournalError, TaskCancelled
 from callboard.runtime.calling import Shown
 from callboard.runtime.engines.heartbeats import MOST, ShownBuffer
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.observation.live import KEPT, KeptText, TextStream, in_words
-from callboard.runtime.observation.progress_file import progress_file_of, read_progress, write_progress
+from callboard.runtime.observation.progress_file import ProgressFile, progress_file_of, read_progress, write_progress
 
 pytestmark = pytest.mark.anyio
 AT_ONCE = Retry(max_attempts=2, base_delay=0.0, jitter=0.0)
@@ -208,6 +208,37 @@ async def test_commands_that_read_the_journal_find_it_beside_the_file_and_nothin
         await job.wait()
         await until(lambda: clock.advance(1.0) or not read_progress(journal))  # what has ended is removed
     assert not [*tmp_path.glob("*.progress*")]
+
+
+async def test_progress_that_cannot_be_written_for_long_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, on, notices = VirtualClock(), anyio.Event(), list[Notice]()
+
+    def refuses(_: ProgressFile, progress: object) -> None:
+        raise JournalError(f"no rights to write {progress}")
+
+    async def body(task: TaskContext) -> None:
+        task.progress(1, 4)
+        await on.wait()
+
+    monkeypatch.setattr(ProgressFile, "write", refuses)
+    monkeypatch.setattr("callboard.runtime.observation.lasting_failure.TRIES", 2)
+    async with Runtime(SqliteJournal(tmp_path / "j.db"), clock=clock) as runtime:
+        runtime.on_trouble = notices.append
+        runtime.task(body, name="body")
+        job = await runtime.submit(Workstream("live", tasks=[Task("t", run="body")]), id="j")
+        await until(lambda: clock.advance(1.0) or "not_shared" in [one.event for one in notices])
+        on.set()
+        assert (await job.wait()).ok
+
+
+async def test_what_a_killed_runtime_has_left_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    journal = tmp_path / "callboard.db"
+    progress_file_of(journal).write_bytes(b'{"j@1/t": [7, {"done": 1}]}')
+    assert read_progress(journal)
+    async with Runtime(SqliteJournal(journal)):
+        assert not [*tmp_path.glob("*.progress*")]
 
 
 @pytest.mark.parametrize("left", [b"", b"[]", b"\xff", b'{"j@1/t": [1, {"done": "1"}]}', b"[" * 100_000, None])
