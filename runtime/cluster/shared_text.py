@@ -4,21 +4,22 @@ Rules
 -----
 - While nobody listens elsewhere, nothing is done and nothing is kept. Listeners repeat their notification; of one that
   was not heard of for `LISTENED` seconds, nothing is left.
-- All text that is new is written in one statement, at most once in `EVERY` seconds. Of each text the last `SHARED`
+- Text that is new is written in one statement, at most once in `EVERY` seconds, and about `ROWS` rows at most: the rest
+  next, in turn. Of each text the last `SHARED`
   characters are in the database. Whoever reads more slowly learns how much it has missed.
-- No body waits for it: the text is that of `LiveTasks`, masked and bounded there. A write that fails is repeated with
-  what is newest then, with growing delays.
+- No body waits for it: the text is that of `LiveTasks`, masked and bounded there. A write that fails, for
+  whatever reason, is repeated with what is newest then, with growing delays; a notice tells of it if that lasts.
 - The end of an attempt is written, too, and its text removed `LINGERS` seconds later, when listeners have read it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..errors import JournalError, RuntimeClosed
+from ..errors import RuntimeClosed
 from ..journal.live import EVERYTHING, LiveText, TextPlace
+from ..observation.lasting_failure import LastingFailure
 from ..observation.live import PIECE
 from .delays import Delays
 
@@ -37,6 +38,8 @@ SHARED = 256 * 1024
 """Characters of an attempt's text that are in the database."""
 MOST = 1_000
 """Tasks of this node whose text is written at the same time."""
+ROWS = 1_000
+"""Rows of one write, about: so many, and the further ones of the last task among them."""
 
 
 class SharedText:
@@ -49,6 +52,7 @@ class SharedText:
         self._over: list[tuple[float, TextPlace]] = []  # what is to be removed, and when
         self._connection = 0
         self._running = False
+        self._failure = LastingFailure(node.host.notice, "the text of bodies cannot be written for other nodes")
         node.cluster.on_listened = self.listened
 
     def listened(self, tasks: Sequence[int]) -> None:
@@ -61,6 +65,8 @@ class SharedText:
                 if live is None:
                     continue
                 shared = self._shared[key] = _Shared(live)
+                mine = key, live.token  # what is about to be removed of it is read again
+                self._over = [(due, place) for due, place in self._over if place[:2] != mine]
             shared.until = until
         if self._shared and not self._running:
             self._running = True
@@ -70,8 +76,14 @@ class SharedText:
         delays = Delays(EVERY, LATEST)
         try:
             while self._shared or self._over:
-                with suppress(JournalError):
+                try:
                     await self._write()
+                except RuntimeClosed:
+                    raise
+                except Exception as error:  # it is only for show: it must not break the runtime
+                    self._failure.failed(error)
+                else:
+                    self._failure.succeeded()
                     delays = Delays(EVERY, LATEST)
                 await self._node.pause(delays())
         except RuntimeClosed:
@@ -82,15 +94,16 @@ class SharedText:
     async def _write(self) -> None:
         """Write what is new, and remove what is not read any more."""
         now = self._node.host.monotonic()
-        new = {key: parts for key, shared in self._shared.items() if (parts := shared.unwritten())}
-        cuts = [place for due, place in self._over if due <= now]
-        cuts += [self._shared[key].cut(parts) for key, parts in new.items()]
+        new = self._unwritten()
+        cuts = {place for due, place in self._over if due <= now}
+        cuts |= {self._shared[key].cut(parts) for key, parts in new.items()}
         if new or cuts:
             written = [part for parts in new.values() for part in parts]
-            connection = await self._node.ask_live(self._node.cluster.write_text, written, cuts)
+            connection = await self._node.ask_live(self._node.cluster.write_text, written, [*cuts])
             self._over = [(due, place) for due, place in self._over if place not in cuts]
             for key, parts in new.items():
-                self._shared[key].written(parts)
+                shared = self._shared[key] = self._shared.pop(key)  # the others come first next time
+                shared.written(parts)
             if connection != self._connection and self._connection:
                 for shared in self._shared.values():
                     shared.again()  # the database may have lost what was written before
@@ -100,6 +113,18 @@ class SharedText:
                 del self._shared[key]
                 due = now + LINGERS if shared.done else now
                 self._over.append((due, TextPlace(key, shared.live.token, EVERYTHING)))
+
+    def _unwritten(self) -> dict[int, list[LiveText]]:
+        """The rows of the next write, by the keys of the tasks."""
+        new: dict[int, list[LiveText]] = {}
+        rows = 0
+        for key, shared in self._shared.items():
+            if rows >= ROWS:
+                break
+            if parts := shared.unwritten():
+                new[key] = parts
+                rows += len(parts)
+        return new
 
 
 class _Shared:

@@ -4,6 +4,8 @@ Rules
 -----
 - It covers one attempt. It ends with the end that the other node has written; if none comes, since that node has gone,
   soon after the task's record says that the attempt is over.
+- The record with which it begins may be old, as a handle has read it last: until the first look at the record anew, and
+  while nothing was read, a newer attempt takes the place of that one.
 - What is read twice is taken once. What is missing in between is counted (`KeptText`).
 """
 
@@ -33,10 +35,15 @@ class TextCopy:
 
     def __init__(self, record: TaskRecord) -> None:
         self.live = LiveTask(record.id, record.key)
+        self._compared = False  # the record was looked at anew
+        self._gone = False  # the last look at the record found that the attempt is over
+        self._cover(record)
+
+    def _cover(self, record: TaskRecord) -> None:
+        """Cover the attempt of a record, or else the next one."""
         runs = record.state in IN_AN_ATTEMPT
         self.live.token = record.token if runs else 0
         self._least = record.token if runs else record.token + 1  # no earlier attempt counts
-        self._gone = False  # the last look at the record found that the attempt is over
 
     @property
     def place(self) -> TextPlace:
@@ -48,10 +55,10 @@ class TextCopy:
         live = self.live
         if part.token < self._least or live.over:
             return
-        if live.token and part.token != live.token:  # another attempt runs
+        if live.token and part.token != live.token and (self._compared or live.text.size):  # another attempt runs
             self.end()
             return
-        live.token = part.token
+        live.token = self._least = part.token
         size = live.text.size
         if part.place > size:
             live.text.add("", part.place - size)
@@ -60,12 +67,24 @@ class TextCopy:
             self.end()
 
     def compare(self, record: TaskRecord | None) -> None:
-        """End if the record says, twice, that the attempt is over: then its node has written no end."""
-        token = self.live.token
-        gone = record is None or record.state in TASK_ENDED or bool(token and record.token > token)
+        """End if the record says, twice, that the attempt is over: then its node has written no end.
+
+        A task that waits for its next attempt keeps the token of the last one.
+        """
+        if record is not None and not self._compared and not self.live.text.size:
+            self._cover(record)
+        self._compared = True
+        gone = record is None or record.state in TASK_ENDED or self._over_in(record)
         if gone and self._gone:
             self.end()
         self._gone = gone
+
+    def _over_in(self, record: TaskRecord) -> bool:
+        """Whether the attempt is over, as the record of a task says that has not ended."""
+        token = self.live.token
+        if not token:
+            return False  # it waits for the next one
+        return record.token > token or (record.token == token and record.state not in IN_AN_ATTEMPT)
 
     def end(self) -> None:
         """End: no text follows."""

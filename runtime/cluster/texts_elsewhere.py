@@ -5,19 +5,20 @@ Rules
 - All readers of a task share one copy of its text (`text_copy.py`), as on the node that runs it: none holds up another.
 - While there are readers, this node notifies the others of it again and again, and one statement reads the new text of
   all tasks: every `EVERY` seconds while text comes, up to every `IDLE` seconds else. Without readers nothing is done.
-- Where the database does not answer, readers wait.
+- Where the database does not answer, and where reading fails for another reason, readers wait; a notice tells of it if
+  that lasts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
 
 from ..errors import JournalError, RuntimeClosed
 from ..journal.live import LiveText
+from ..observation.lasting_failure import LastingFailure
 from ..observation.live import TASK_ENDED, TextStream
 from .delays import Delays
 from .text_copy import CHECKS, EVERY, IDLE, RENEWS, TextCopy
@@ -37,6 +38,7 @@ class TextsElsewhere:
         self._running = False
         self._asked = anyio.Event()  # for a text that is not read yet
         self._renews_at = self._checks_at = float("-inf")
+        self._failure = LastingFailure(node.host.notice, "the text of other nodes' bodies cannot be read")
 
     def stream(self, record: TaskRecord, token: int = 0, place: int = 0) -> TextStream:
         """A new reader of the text of a task, as `LiveTasks.stream` makes one of a task that runs here."""
@@ -45,7 +47,7 @@ class TextsElsewhere:
         copy = self._copies.get(record.key)
         if copy is None or copy.live.over:
             copy = self._copies[record.key] = TextCopy(record)
-            self._renews_at = float("-inf")
+            self._renews_at = self._checks_at = float("-inf")
             self._asked.set()
         reader = TextStream(copy.live, token, place)
         if not self._running:
@@ -57,11 +59,16 @@ class TextsElsewhere:
         delays = Delays(EVERY, IDLE)
         try:
             while self._drop_unread():
-                with suppress(JournalError):
+                try:
+                    await self._check()  # first: the record of a new reader may be old
                     if await self._look():
                         delays = Delays(EVERY, IDLE)
-                with suppress(JournalError):
-                    await self._check()
+                except RuntimeClosed:
+                    raise
+                except Exception as error:  # it is only for show: it must not break the runtime
+                    self._failure.failed(error)
+                else:
+                    self._failure.succeeded()
                 await self._node.pause(delays(), self._asked)
         except RuntimeClosed:
             pass

@@ -14,12 +14,13 @@ from tests.waiting import until
 from typer.main import get_command
 
 from callboard import Progress, Runtime, Task, TaskContext, Worker, Workstream
+from callboard.runtime.cli import stream as streams
 from callboard.runtime.cli.app import app
 from callboard.runtime.cli.command_errors import run_command
 from callboard.runtime.errors import JournalError, LeaseLost
 from callboard.runtime.journal.live import EVERYTHING, LiveProgress, LiveText, TextPlace
 from callboard.runtime.journal.postgres.address import parse
-from callboard.runtime.journal.postgres.live import sweep
+from callboard.runtime.journal.postgres.live import read_all_progress, sweep
 from callboard.runtime.journal.postgres.opening import connect
 from callboard.runtime.journal.postgres.reader import PostgresReader
 from callboard.runtime.testing.postgres import PrivateServer
@@ -72,6 +73,11 @@ def test_progress_counts_until_it_is_over_or_its_node_is_fenced_and_a_crash_of_t
     sweep(nodes.sql)
     assert nodes.one("SELECT count(*) FROM live_progress") == 0
     b.write_progress([second], [])
+    assert b.read_progress([12]) == read_all_progress(nodes.sql) == {12: (8, second.progress)}
+    nodes.run(
+        "UPDATE nodes SET seen_at = seen_at - 2 * lease WHERE node = %s", b.node
+    )  # it is dead, and not fenced yet
+    assert b.read_progress([12]) == read_all_progress(nodes.sql) == {}
     b.hide()
     assert nodes.one("SELECT count(*) FROM live_progress") == 0
 
@@ -88,6 +94,8 @@ def test_text_is_read_from_a_place_on_and_removed_up_to_one(nodes: PostgresNodes
     a.write_text([grown, over], [TextPlace(11, 7, 5)])
     assert b.read_text(everywhere) == [grown, rows[2], over]
     assert b.read_text([TextPlace(12, 8, 1)]) == [over]  # the end each time
+    nodes.run("UPDATE live_text SET part = '7' WHERE task = %s", 11)  # of another version
+    assert b.read_text(everywhere) == [rows[2], over]
     a.write_text([], [TextPlace(11, 7, EVERYTHING), TextPlace(12, 7, EVERYTHING)])
     assert b.read_text(everywhere) == [rows[2], over]
     with contextlib.closing(connect(nodes.address, "test")) as listener:
@@ -179,3 +187,8 @@ async def test_what_a_body_shows_is_seen_from_another_node_and_from_the_command_
         assert (await far.wait()).ok
         assert (await job.wait()).ok
         assert far.task("x").progress is None
+        await a.submit(Workstream("w", tasks=[Task("x", receive="never")]), id="k")
+    monkeypatch.setattr(streams, "parts_of", lambda *_: iter(()))
+    command_line = ["stream", "k/x", "-j", emptied]
+    assert run_command(lambda: get_command(app)(command_line, prog_name="callboard")) == 0
+    assert "No node runs job k now: its text comes once one does.\n" in capsys.readouterr().err

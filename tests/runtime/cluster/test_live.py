@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 import pytest
 from tests.runtime.web.conftest import client_of
 
-from callboard import Dropped, Progress, Retry, Task, TaskContext, Workstream
+from callboard import Dropped, Notice, Progress, Retry, Task, TaskContext, Workstream
 from callboard.runtime.cluster.shared_text import SHARED
 from callboard.runtime.observation.live import PIECE, TextStream
 
@@ -188,6 +188,52 @@ async def test_a_reader_that_waits_for_an_attempt_gets_the_next_one_and_a_place_
         end.set()
         await scene.until(lambda: after.over)
         assert after.text == "attempt 2: the end"
+
+
+async def test_a_handle_that_has_not_looked_for_long_streams_the_attempt_that_runs_now(scene: Nodes) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking(), anyio.create_task_group() as group:
+        tasks = [Task("x", run=writes, retry=Retry(max_attempts=2))]
+        job = await a.submit(Workstream("w", tasks=tasks), id="j")
+        await scene.until(lambda: begun)
+        far = await b.job("j")
+        go_on.set()
+        await scene.until(lambda: len(begun) == 2)
+        reading = Reading(far.task("x").stream())
+        group.start_soon(reading.read)
+        await scene.until(lambda: reading.text == "attempt 2: ")
+        end.set()
+        await scene.until(lambda: reading.over)
+        assert reading.text == "attempt 2: the end"
+        assert (await job.wait()).ok
+
+
+async def test_an_error_of_the_display_does_not_break_the_reading_node(
+    scene: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notices: list[Notice] = []
+    broken: list[object] = []
+
+    def breaks(after: object) -> NoReturn:
+        monkeypatch.undo()
+        broken.append(after)
+        raise ValueError("a row of another version")
+
+    async with (
+        scene.runtime("a") as a,
+        scene.runtime("b") as b,
+        scene.ticking(),
+        anyio.create_task_group() as group,
+    ):
+        b.on_trouble = notices.append
+        job = await a.submit(Workstream("w", tasks=[Task("x", run=writes)]), id="j")
+        await scene.until(lambda: begun)
+        reading = Reading((await b.job("j")).task("x").stream())
+        monkeypatch.setattr(scene.nodes["b"].cluster, "read_text", breaks)
+        group.start_soon(reading.read)
+        await scene.until(lambda: reading.text == "attempt 1: ")
+        assert (len(broken), [one.event for one in notices].count("not_shared")) == (1, 1)
+        await job.cancel(force=True)
+        await scene.until(lambda: reading.over)
 
 
 async def test_more_than_is_kept_is_counted_and_rows_are_bounded(scene: Nodes) -> None:
