@@ -27,7 +27,7 @@ def stream(target: Target, *, journal: Place = JOURNAL) -> None:
     """Print the text that a body emits (`task.emit`) until its attempt ends: of the running one, or the next one."""
     from ..journal.location import Database  # noqa: PLC0415 - heavy
     from ..observation.live import TASK_ENDED  # noqa: PLC0415
-    from .reading import find_job, find_task, reading, task_named  # noqa: PLC0415
+    from .reading import find_job, find_task, nodes_by_job, reading, task_named  # noqa: PLC0415
 
     if not isinstance(journal, Board | Database):
         raise CommandError(
@@ -47,10 +47,14 @@ def stream(target: Target, *, journal: Place = JOURNAL) -> None:
         if isinstance(journal, Board):
             _from_board(journal, task, shown)
         else:
+            record = reader.job(task.job_id)
+            nodes = nodes_by_job(journal, reader, [] if record is None else [record])
+            if record is not None and not (nodes and record.key in nodes):
+                typer.echo(f"No node runs job {record.id} now: its text comes once one does.", err=True)
             from ..journal.postgres.reader import PostgresReader  # noqa: PLC0415 - an extra
 
             assert isinstance(reader, PostgresReader)  # noqa: S101 - `reading` makes one
-            for part in _parts(reader, task):
+            for part in parts_of(reader, task):
                 shown.add(part)
         shown.end()
 
@@ -78,23 +82,36 @@ class Shown:
             typer.echo()
 
 
-def _parts(reader: PostgresReader, task: TaskRecord) -> Generator[str | Dropped]:
-    """Read the text from the database until the attempt is over."""
+def parts_of(reader: PostgresReader, task: TaskRecord) -> Generator[str | Dropped]:
+    """Read the text from the database until the attempt is over. An outage after the first answer does not end it."""
     import time  # noqa: PLC0415
 
     from ..cluster.delays import Delays  # noqa: PLC0415 - heavy
     from ..cluster.text_copy import CHECKS, EVERY, IDLE, RENEWS, TextCopy  # noqa: PLC0415
+    from ..errors import JournalCorrupt, JournalError, JournalMissing, JournalTooNew  # noqa: PLC0415
     from ..observation.events import Dropped  # noqa: PLC0415
 
+    answered = lost = False
     copy, delays, place = TextCopy(task), Delays(EVERY, IDLE), 0
     renews_at = checks_at = float("-inf")
     while True:
         now = time.monotonic()
-        if now >= renews_at:
-            reader.listen(task.key)
-            renews_at = now + RENEWS
-        for part in reader.text(copy.place):
-            copy.take(part)
+        try:
+            if now >= renews_at:
+                reader.listen(task.key)
+                renews_at = now + RENEWS
+            for part in reader.text(copy.place):
+                copy.take(part)
+            record = reader.task(task.id) if now >= checks_at else None
+        except JournalError as error:
+            if not answered or isinstance(error, JournalCorrupt | JournalMissing | JournalTooNew):
+                raise
+            if not lost:
+                typer.echo(f"{error} The stream goes on once it answers again.", err=True)
+            lost, renews_at = True, float("-inf")
+            time.sleep(delays())
+            continue
+        answered, lost = True, False
         missing, text = copy.live.text.after(place)
         if missing:
             yield Dropped(missing)
@@ -105,7 +122,7 @@ def _parts(reader: PostgresReader, task: TaskRecord) -> Generator[str | Dropped]
         if copy.live.over:
             return
         if now >= checks_at:
-            copy.compare(reader.task(task.id))
+            copy.compare(record)
             checks_at = now + CHECKS
         time.sleep(delays())
 

@@ -266,7 +266,7 @@ class JobCore:
         return found
 
     async def steps(self, task: str) -> list[StepRecord]:
-        """The durable steps of a task's flow, in the order of their first ends."""
+        """The durable steps of a task's flow, in the order in which they were first kept."""
         await self.refresh()  # of a job on another node, the task may have had no flow when it was read last
         flow = self.task_record(task).flow
         found: list[StepRecord] = await self.services.read(self.services.journal.reader.steps, flow) if flow else []
@@ -538,7 +538,8 @@ class TaskHandle(TaskVerbs["JobHandle"]):
     def progress(self) -> Progress | None:
         """What the running body has said last by `task.progress`; None if it said nothing, and if no attempt runs.
 
-        Of a job that another node runs, it is what was read last, at most a second or two old.
+        Of a job that another node runs, it is what was read after the previous look, or at `refresh`: look twice after
+        a pause. What was read was then a second or two old.
         """
         return core_of(self._job).progress(self.name)
 
