@@ -12,7 +12,7 @@ loop of a test is the same in every run.
 
 `--shard 1/2` runs half of the named tests, and `--shard 2/2` the other half; a test with a mark of `SLOW` is in both.
 The test's name decides, too, without its loop: a test is in the same shard on each loop. On trio all tests of a shard
-run; on asyncio and on uvloop only every second.
+run; on asyncio and on uvloop half of them, the same half on both.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class RemoteReader:
         return self._list(f"jobs/{place(run.job_id)}/tasks", run=run.run)
 
     def steps(self, flow: int) -> list[StepRecord]:
-        """The steps of the task that has that number of a flow, in the order of their first ends."""
+        """The steps of the task that has that number of a flow, in the order in which they were first kept."""
         if not flow:
             return []
         task = self._flows[flow - 1]

@@ -406,8 +406,7 @@ class RemoteTask(TaskVerbs[RemoteJob]):
     def stream(self) -> AsyncGenerator[str | Dropped]:
         """The text that the body emits, as `TaskHandle.stream`. Lost connections do not end it, but the attempt does.
 
-        Raises the error of the server's answer (a Conflict if another node of its journal runs the job), and
-        ServerUnreachable if it does not answer for longer than `patience`.
+        Raises the error of the server's answer, and ServerUnreachable if it does not answer for longer than `patience`.
         """
         return self._job.stream(self.name)
 

@@ -218,8 +218,8 @@ class JournalQueries(Protocol):
         ...
 
     def steps(self, flow: int) -> list[StepRecord]:
-        """The steps of the flow that began in the task with that key, in the order of their first ends, without those
-        that a later run has dropped.
+        """The steps of the flow that began in the task with that key, in the order in which they were first kept,
+        without those that a later run has dropped.
         """
         ...
 

@@ -439,7 +439,7 @@ class MemoryJournal:
         return []
 
     def steps(self, flow: int) -> list[StepRecord]:
-        """The steps of a flow, in the order of their first ends."""
+        """The steps of a flow, in the order in which they were first kept."""
         kept = self._steps.get(flow, {})
         return [kept[key] for key in sorted(kept) if not kept[key].dropped]
 

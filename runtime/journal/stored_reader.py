@@ -152,7 +152,7 @@ class StoredReader(ABC):
         )
 
     def steps(self, flow: int) -> list[StepRecord]:
-        """The steps of a flow, in the order of their first ends, without dropped ones."""
+        """The steps of a flow, in the order in which they were first kept, without dropped ones."""
         found = self._records(decoding.STEP, "step_records WHERE flow = ? ORDER BY key", flow)
         return [step for step in found if not step.dropped]
 

@@ -176,7 +176,9 @@ class SqliteReader(StoredReader):
         return super().notices(about=about, since=since, first=first, limit=limit)
 
     def steps(self, flow: int) -> list[StepRecord]:
-        """The steps of a flow, in the order of their first ends, without dropped ones. An older file has none."""
+        """The steps of a flow, in the order in which they were first kept, without dropped ones. An older file has
+        none.
+        """
         return super().steps(flow) if self._has("step_records") else []
 
     def publications(self, flow: int) -> list[StepRecord]:
