@@ -109,7 +109,7 @@ def _abandon_late(host: KernelHost, stops: dict[int, float]) -> float | None:
 
 def _grace(host: KernelHost, call: CallOrder) -> float:
     """The grace of a stopped call in seconds."""
-    task = host.kernel.entities.get(call.key) if call.kind == "body" else None
+    task = host.kernel.entities.get(call.key) if call.kind in {"body", "step"} else None
     return CHECK_GRACE if task is None else min(cast("TaskActor", task).limits.kill_grace, LONGEST_GRACE)
 
 

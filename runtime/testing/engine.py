@@ -319,7 +319,9 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
         """
         if not self._world.runs_functions and not isinstance(call.func, ReceiveBody):
             return None
-        return call.func or (None if call.process is None else follow(call.process.function))
+        if call.func is not None:  # an object that is called may be false
+            return call.func
+        return None if call.process is None else follow(call.process.function)
 
     async def _body(self, run: SimulatedRun) -> Any:
         takes = drawn(run.script.takes, self._world.random)
