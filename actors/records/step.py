@@ -13,7 +13,7 @@ import msgspec
 
 from ...machines.keywords import did_you_mean
 from .base import MaybeRaw
-from .task import decoded
+from .task import TaskRecord, decoded
 
 PUBLISH = "task.publish "
 """How the names of the steps begin by which a body has published a value: the value is their result."""
@@ -122,6 +122,18 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     def label(self) -> str:
         """The step's name for people, with its number if that is not the first."""
         return self.name if self.number == 1 else f"{self.name}#{self.number}"
+
+
+def of_present(step: StepRecord, task: TaskRecord) -> StepRecord:
+    """The step without its use of a tool and of a worker, unless the attempt that it says runs still.
+
+    The row of a step stays as it was when its attempt is lost. task: in which its flow goes on.
+    """
+    if step.tool_use is None and step.worker_use is None:
+        return step
+    if task.claimed_at is not None and (step.task, step.attempt) == (task.key, task.attempt):
+        return step
+    return msgspec.structs.replace(step, tool_use=None, worker_use=None, unroutable=None)
 
 
 def _named(capabilities: Sequence[str]) -> str:

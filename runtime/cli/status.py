@@ -144,7 +144,7 @@ def _show_all(reader: JournalQueries, journal: Place, *, as_json: bool) -> None:
 
 def _show_task(reader: JournalQueries, task: TaskRecord, progress: Progress | None, *, as_json: bool) -> None:
     """Show one task, the steps of its body, and its attempts that did not succeed, with tracebacks."""
-    from ...actors.records.step import published_by  # noqa: PLC0415
+    from ...actors.records.step import of_present, published_by  # noqa: PLC0415
     from . import words  # noqa: PLC0415
 
     ends: list[dict[str, Any]] = [
@@ -159,7 +159,7 @@ def _show_task(reader: JournalQueries, task: TaskRecord, progress: Progress | No
         for event in reader.transitions(entity_id=task.id)
         if {"end", "traceback"} & (metadata := event.metadata or {}).keys() and event.to_state != "completed"
     ]
-    steps = reader.steps(task.flow) if task.flow else []
+    steps = [of_present(one, task) for one in reader.steps(task.flow)] if task.flow else []
     if as_json:
         echo_json({**_task(task, progress), "attempts": ends, "steps": [*map(_step, steps)]})
         return

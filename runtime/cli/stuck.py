@@ -233,9 +233,10 @@ def _step_of(reader: JournalQueries, task: TaskRecord, tools: dict[str, BreakerR
     """
     from shlex import quote  # noqa: PLC0415
 
+    from ...actors.records.step import of_present  # noqa: PLC0415
     from . import words  # noqa: PLC0415
 
-    open_ = [step for step in reader.steps(task.flow) if step.state == "waiting"]
+    open_ = [of_present(step, task) for step in reader.steps(task.flow) if step.state == "waiting"]
     waits = [step for step in open_ if step.due_at or step.awaits or step.waits_for_tool or step.waits_for_worker]
     if not waits:
         return "", ""

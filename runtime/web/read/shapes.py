@@ -18,7 +18,7 @@ import msgspec
 from ....actors.records.base import CheckResult, Decision, Record
 from ....actors.records.entities import BreakerRecord, JobRecord, MachineRecord, WorkerRecord, WorkstreamRecord
 from ....actors.records.message import MessageRecord
-from ....actors.records.step import StepRecord
+from ....actors.records.step import StepRecord, of_present
 from ....actors.records.task import AttemptRecord, TaskRecord
 from ....actors.records.transition import Transitioned
 from ...calling import Progress
@@ -128,10 +128,11 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     state: completed, failed, cancelled (while it waited), or waiting, for its next try if it has an error. tool: what
     its function uses; tool_use: "waits" while it waits for the tool, then "holds". engine, capabilities: of the worker
     on which its function runs; worker_use: "waits" while it waits for one, then "holds"; unroutable: why no worker can
-    run it. task_id, attempt, worker_id: where it ran last; an earlier run of the task, too. tries: how often its
-    function was called; began_at: of the first try; duration_ms: from there to its end; due_at: when its wait is over;
-    cancelled_at: when its body has cancelled it while it waited. arguments: of the call, by position and by name;
-    null if there were none, or JSON cannot hold them, or they have more than 2,048 bytes.
+    run it; these and tool_use are null once the attempt has ended. task_id, attempt, worker_id: where it ran last; an
+    earlier run of the task, too. tries: how often its function was called; began_at: of the first try; duration_ms:
+    from there to its end; due_at: when its wait is over; cancelled_at: when its body has cancelled it while it waited.
+    arguments: of the call, by position and by name; null if there were none, or JSON cannot hold them, or they have
+    more than 2,048 bytes.
     """
 
     task_id: str
@@ -387,8 +388,9 @@ def attempt_view(record: AttemptRecord) -> AttemptView:
     return AttemptView(**{name: getattr(record, name) for name in AttemptView.__struct_fields__})
 
 
-def step_view(record: StepRecord) -> StepView:
-    """Make the view of a step."""
+def step_view(record: StepRecord, task: TaskRecord) -> StepView:
+    """Make the view of a step. task: in which its flow goes on."""
+    record = of_present(record, task)
     raw: dict[str, Any] = {"arguments": record.raw_given, "result": record.raw_result}
     return StepView(**{name: getattr(record, name) for name in StepView.__struct_fields__ if name not in raw}, **raw)
 

@@ -166,23 +166,21 @@ async def list_steps(
     record, place = await board.task(job_id_of(job), task), place_of(cursor)
     if not record.flow:
         return Page([])
-    made: Page[StepView] = await board.services.read(
-        partial(_page_of_steps, board, record.flow, limit, place, newest_first)
-    )
+    made: Page[StepView] = await board.services.read(partial(_page_of_steps, board, record, limit, place, newest_first))
     return made
 
 
-def _page_of_steps(board: Board, flow: int, limit: int, place: int | None, newest_first: bool) -> Page[StepView]:
+def _page_of_steps(board: Board, task: TaskRecord, limit: int, place: int | None, newest_first: bool) -> Page[StepView]:
     """Read a page. place: the key of the last step of the page before: a step that runs again keeps its key."""
     reader, most = board.services.journal.reader, min(limit + 1, _STEPS)
     shown: list[StepView] = []
     size = 0
     while True:
-        steps = reader.page_of_steps(flow, most, place, newest_first=newest_first)
+        steps = reader.page_of_steps(task.flow, most, place, newest_first=newest_first)
         for one in steps:
             if len(shown) == limit or size >= _RESULTS:
                 return Page(shown, None if place is None else cursor_of(place))
-            shown.append(step_view(one))
+            shown.append(step_view(one, task))
             size += 0 if one.raw_result is None else len(bytes(one.raw_result))
             place = one.key
         if len(steps) < most:
