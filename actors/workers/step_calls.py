@@ -10,8 +10,9 @@ Rules
   limits that wait.
 - The result does not pass through here: the body that waits gets it from the runtime, and keeps it as any step. The end
   of the call frees the slot.
-- When a body has ended, its steps wait no longer, and those that run are stopped at once. Nothing of this is derived
-  from records: after a restart the bodies run again, and their steps ask again.
+- When a body has ended, its steps wait no longer, and those that run are stopped: politely, and by force after the
+  grace of their task (`execution/calls.py`). Nothing of this is derived from records: after a restart the bodies run
+  again, and their steps ask again.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class StepCalls:
         self._tell(replace(call, call=token), worker_use=HOLDS, worker_id=worker.record.id, unroutable=None)
 
     def stop(self, message: StopStep) -> None:
-        """Let a step wait no longer, or have its call stopped."""
+        """Let a step wait no longer, and tell it so, or have its call stopped."""
         call = self.kernel.step_calls.get(message.token, {}).get(message.number)
         if call is None:  # it has ended, or its body has
             return
@@ -117,6 +118,7 @@ class StepCalls:
             self.kernel.stop_call(call.call)
         else:
             self._end(call)
+            self.kernel.effect(Answer(call.reply, replace(call.step, worker_use=None)))
 
     def ended(self, message: CallEnded) -> None:
         """Free the slot of a call that has ended."""
@@ -137,7 +139,7 @@ class StepCalls:
         for call in list(self.kernel.step_calls.get(token, {}).values()):
             if call.call:
                 self.kernel.end_step_call(token, call.number)
-                self.kernel.stop_call(call.call, force=True)
+                self.kernel.stop_call(call.call)
             else:
                 self._end(call)
 

@@ -16,7 +16,8 @@ Rules (DESIGN section 10)
   it happened: after a failed attempt, and in a later run, a failed step runs again.
 - A body goes on once its step is durable. It gets the value that the journal holds, as after a restart.
 - A step's start is not journaled: if the process dies meanwhile, the step runs again. That of a step that runs on a
-  worker of its own is, so that people see the worker; such a step runs again, too.
+  worker of its own is, so that people see the worker; such a step runs again, too. The end of each of its tries is
+  persisted, and its tool left, before its body waits for its own slot again.
 - Only Exceptions fail a step. Cancellations and exits of the body pass through, and nothing is kept.
 - Each try of a step with a tool holds a unit of the tool, and tells how it has ended. The wait for one lends the slot.
 - A wait between two tries above `DURABLE_WAIT` is journaled with its due time, and lends the slot.
@@ -169,9 +170,13 @@ class FlowPort(Protocol):
         """Give back a unit of a tool, or wait no longer for one. ended: how the function of the step has ended."""
         ...
 
-    async def run_step(self, token: int, run: StepRun, func: Callable[[], Any]) -> StepRunEnd:
+    async def run_step(
+        self, token: int, run: StepRun, func: Callable[[], Any], settle: Callable[[StepRunEnd], Awaitable[T]]
+    ) -> T:
         """Run a step on a worker, without the slot of the body. func: its function with its arguments, if it need not
-        go to another process. Raises AttemptOver if the attempt has ended.
+        go to another process. settle: persists its end, before the body waits for its slot. Returns what that returns.
+
+        Raises AttemptOver if the attempt has ended.
         """
         ...
 
@@ -490,34 +495,58 @@ class Flow:
             use = 0
             if step.tool is not None:
                 use, now = await self._use_tool(step.tool, now)
-            end = None if step.runs_on is None else await self._run_on_worker(step, now, use, args, kwargs)
-            now = msgspec.structs.replace(
-                now if end is None else end.step, tries=now.tries + 1, due_at=None, tool=step.tool, tool_use=None,
-                engine=step.runs_on, capabilities=step.capabilities, worker_use=None, unroutable=None,
-            )  # fmt: skip
-            late = None if step.timeout is None else _late(now, step.timeout)
-            try:
-                value = await self._try(step, now.label, late, args, kwargs) if end is None else _came_of(end, late)
-                ended = self._success(now, value)
-            except Exception as error:
-                if use:
-                    self._leave_tool(use, "failed", error, timed_out=error is late)
-                failed = self._failure(now, error)
-                wait = self._wait(step, failed, error)
-                if wait is None:
-                    await self._keep(failed)
-                    raise step_errors.again(failed) from error
-                now = msgspec.structs.replace(failed, ended_at=None, due_at=self.flows.now() + wait)
-                if wait > DURABLE_WAIT:
-                    now = await self._keep(now)
-            except BaseException:
-                if use:
-                    self._leave_tool(use, "cancelled")
-                raise
+            if step.runs_on is None:
+                now, failure = await self._tried(step, now, use, (args, kwargs))
             else:
-                if use:
-                    self._leave_tool(use, "ok")
-                return await self._keep(ended)
+                now, failure = await self._run_on_worker(step, now, use, args, kwargs)
+            if now.ended_at is None:
+                continue
+            if failure is None:
+                return now
+            try:
+                raise step_errors.again(now) from failure
+            finally:
+                del failure  # it holds this frame
+
+    async def _tried(
+        self,
+        step: Step[..., Any],
+        row: StepRecord,
+        use: int,
+        call: tuple[tuple[Any, ...], dict[str, Any]],
+        end: StepRunEnd | None = None,
+    ) -> tuple[StepRecord, Exception | None]:
+        """Call the function of a step once, or take its end on a worker, and persist what came of it.
+
+        Returns its row, which waits if there is another try, and the error.
+        """
+        now = msgspec.structs.replace(
+            row if end is None else end.step, tries=row.tries + 1, due_at=None, tool=step.tool, tool_use=None,
+            engine=None if end is None else end.step.engine, capabilities=step.capabilities, worker_use=None,
+            unroutable=None,
+        )  # fmt: skip
+        late = None if step.timeout is None else _late(now, step.timeout)
+        try:
+            value = await self._try(step, now.label, late, *call) if end is None else _came_of(end, late)
+            ended = self._success(now, value)
+        except Exception as error:
+            if use:
+                self._leave_tool(use, "failed", error, timed_out=error is late)
+            failed = self._failure(now, error)
+            wait = self._wait(step, failed, error)
+            if wait is None:
+                return await self._keep(failed), error
+            now = msgspec.structs.replace(failed, ended_at=None, due_at=self.flows.now() + wait)
+            if wait > DURABLE_WAIT or end is not None:  # the kept row of a step on a worker says that it runs
+                now = await self._keep(now)
+            return now, error
+        except BaseException:
+            if use:
+                self._leave_tool(use, "cancelled")
+            raise
+        if use:
+            self._leave_tool(use, "ok")
+        return await self._keep(ended), None
 
     async def _use_tool(self, tool: str, row: StepRecord) -> tuple[int, StepRecord]:
         """Wait for a unit of a tool. Returns the number of its use, and the row, which may have got a key."""
@@ -575,22 +604,23 @@ class Flow:
 
     async def _run_on_worker(
         self, step: Step[..., Any], row: StepRecord, use: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> StepRunEnd:
+    ) -> tuple[StepRecord, Exception | None]:
         """Have a worker call the function of a step once. use: of its tool, which it leaves if it does not run.
+        Returns what `_tried` does.
 
         Raises NoPath and NotSerialisable for a step that is to run in another process, and cannot.
         """
         self._runs += 1
         try:
-            return await self._sent_to_worker(step, row, args, kwargs)
+            return await self._sent_to_worker(step, row, use, args, kwargs)
         except BaseException:
             if use:
                 self._leave_tool(use, "cancelled")
             raise
 
     async def _sent_to_worker(
-        self, step: Step[..., Any], row: StepRecord, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> StepRunEnd:
+        self, step: Step[..., Any], row: StepRecord, use: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[StepRecord, Exception | None]:
         away = step.runs_on in OF_PROCESSES or not self.flows.in_runtime
         path, call = _for_elsewhere(step, row.label, args, kwargs, needed=away)
         step_row = msgspec.structs.replace(
@@ -599,7 +629,10 @@ class Flow:
         )  # fmt: skip
         moves = step.moves and path is not None and call is not None
         run = StepRun(self._runs, step_row, moves, path, call, step.on_loop, step.timeout)
-        return await self.flows.run_step(self.token, run, partial(step.func, *args, **kwargs))
+        func = partial(step.func, *args, **kwargs)
+        return await self.flows.run_step(
+            self.token, run, func, lambda end: self._tried(step, row, use, (args, kwargs), end)
+        )
 
     def _wait(self, step: Step[..., Any], failed: StepRecord, error: Exception) -> float | None:
         """Seconds before the next try; None if there is none."""

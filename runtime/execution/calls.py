@@ -308,6 +308,7 @@ class CallRunner(OutcomeReporter):
             )  # fmt: skip
             call = msgspec.structs.replace(call, process=process, context=context)
         self._run(self.engines[worker.engine], call, self._report_step)
+        step.began()
 
     def _ask(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> None:
         """Start a condition, check or cancel hook, or keep it until its function is found.
@@ -500,7 +501,7 @@ class CallRunner(OutcomeReporter):
         engine = self._where.get(token)
         if engine is not None:
             engine.stop(token, force=force)
-            if not force and token not in self._limits and self._kernel.is_step(token):
+            if not force and token not in self._limits and self._is_step(token):
                 self._limit(token, self._grace_of_step(token), partial(self.stop, force=True))
         elif any(effect.token == token for effect in self._delayed):
             self._delayed = deque(effect for effect in self._delayed if effect.token != token)
@@ -509,6 +510,11 @@ class CallRunner(OutcomeReporter):
             if self._kernel.is_step(token):
                 self._flows.step_runs.ended(Outcome(token=token, status="cancelled", error=error))
             self._tell(CallEnded(token, "cancelled", None, error.type, error.message))
+
+    def _is_step(self, token: int) -> bool:
+        """Whether that is the call of a step, whether or not its body still waits for it."""
+        call = self._kernel.calls.get(token)
+        return call is not None and call.kind == "step"
 
     def _grace_of_step(self, token: int) -> float:
         """Seconds between the polite stop of a step and its kill: a little more than its engine takes for that."""

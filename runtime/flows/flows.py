@@ -470,12 +470,16 @@ class Flows:
         token: int,
         run: StepRun,
         func: Callable[[], Any] | None,
+        settle: Callable[[StepRunEnd], Awaitable[T]],
         lending: Callable[[int], object] | None = None,
-    ) -> StepRunEnd:
+    ) -> T:
         """Run a step on a worker, without the slot of the body. func: its function with its arguments, if that is here.
-        lending: as for `wait`. Raises AttemptOver if the attempt has ended.
+        settle: persists its end, before the body waits for its slot. lending: as for `wait`. Returns what `settle`
+        does.
+
+        Raises AttemptOver if the attempt has ended.
         """
-        return await self.step_runs.run(token, run, func, lending)
+        return await self.step_runs.run(token, run, func, settle, lending)
 
     @property
     def step_runs(self) -> StepRuns:

@@ -3,8 +3,11 @@
 Rules
 - The kernel says when a step waits, when no worker can run it, and when its call begins
   (`actors/workers/step_calls.py`). How the call has ended is told by the engine, directly.
-- The time limit of a step begins with its function. A step that no worker can run fails for good after the
-  `unroutable_timeout` of its task.
+- The end of a step is persisted before its body waits for its slot: if the process dies meanwhile, a step that has
+  returned does not run again. That of a step that has returned while its body was being cancelled is persisted here.
+- The time limit of a step begins when its call does, and ends with it. A step that no worker can run fails for good
+  after the `unroutable_timeout` of its task, once the kernel has said that it waits no longer: a worker may have
+  taken it in that moment, and then counts how its function has ended.
 - A step whose function was stopped ends when that has ended: so two tries never run at a time, unless the first was
   abandoned.
 - A call that ended without an order, or a result, has lost its worker.
@@ -15,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
+import msgspec
 from msgspec.structs import replace
 
 from ...actors.messages.commands import KeepStep, Reply, RunStep, StopStep
@@ -25,11 +29,13 @@ from ...actors.messages.errors import WORKER_LOST, AttemptOver
 from ...actors.records.step import HOLDS, WAITS, StepRecord
 from ..calling import ErrorInfo, Outcome
 from ..engines.steps import StepRun, StepRunEnd
+from ..values import LARGEST
 from .lent_slots import unheard
 
 if TYPE_CHECKING:
     from ..host import KernelHost
 
+T = TypeVar("T")
 LOST = "its worker has ended"
 
 
@@ -76,10 +82,12 @@ class RunningStep:
         self.outcome: Outcome | None = None
         self.error: Exception | None = None  # of a refusal
         self.late = False
+        self.settled = False  # its end is being persisted
         self._waits = waits
         self._token = token
         self._unroutable: str | None = None  # it was given up: why no worker can run it
-        self._timer: Callable[[], object] | None = None
+        self._timer: Callable[[], object] | None = None  # of its time limit
+        self._patience: Callable[[], object] | None = None  # the timer since when no worker can run it
         self._use = ""  # of a worker, as `StepRecord.worker_use`
         self._left = False  # nobody waits for it any more
         self.stop = stop
@@ -98,8 +106,11 @@ class RunningStep:
             self.over.set()
         else:
             self.row = row
-            self._enter(row.worker_use or "")
-            self._limit()
+            if not self.over.is_set():  # else its call has ended at once
+                self._enter(row.worker_use or "")
+                self._look_for_workers()
+                if row.worker_use is None:  # it was given up, and waits no longer
+                    self.over.set()
         self.heard.set()
 
     def _enter(self, use: str) -> None:
@@ -113,15 +124,25 @@ class RunningStep:
             elif one == WAITS and self.request.alone:
                 self._waits.idles(self._token, change)
 
-    def _limit(self) -> None:
-        """Arm the timer of the limit that runs now."""
-        self._unlimit()
-        if self.holds and self.request.timeout is not None:
+    def began(self) -> None:
+        """Its call has begun: its time limit runs from now on."""
+        if self.request.timeout is not None:
             self._timer = self._waits.after(self.request.timeout, self._time_out)
-        elif self.row.unroutable is not None:
-            self._timer = self._waits.after(self._waits.unroutable_timeout(self._token), self._give_up)
+
+    def _look_for_workers(self) -> None:
+        """Limit how long no worker can run it, for whatever reason."""
+        if self.row.unroutable is None:
+            self._have_patience()
+        elif self._patience is None and self._unroutable is None:
+            self._patience = self._waits.after(self._waits.unroutable_timeout(self._token), self._give_up)
+
+    def _have_patience(self) -> None:
+        if self._patience is not None:
+            self._patience()
+            self._patience = None
 
     def _unlimit(self) -> None:
+        self._have_patience()
         if self._timer is not None:
             self._timer()
             self._timer = None
@@ -132,14 +153,15 @@ class RunningStep:
         self.stop()
 
     def _give_up(self) -> None:
-        self._timer = None
+        self._patience = None
         self._unroutable = self.row.unroutable
         self.stop()
-        self.over.set()
 
     def ended(self, outcome: Outcome) -> None:
         """Its call has ended."""
         self.outcome = outcome
+        self._unlimit()
+        self._enter("")
         self.over.set()
 
     def leave(self) -> None:
@@ -153,16 +175,16 @@ class RunningStep:
         outcome, row = self.outcome, self.row
         if self.error is not None:
             raise self.error
+        if outcome is not None and outcome.status == "ok":
+            return _reported(row, outcome.value)
+        if self.late:
+            return StepRunEnd(row, late=True)
+        if outcome is not None and outcome.status == "failed" and outcome.error is not None:
+            return StepRunEnd(row, None, outcome.error, outcome.error.type)
         if self._unroutable is not None or outcome is None:
             text = f"no worker could run it: {self._unroutable}"
             return StepRunEnd(row, None, ErrorInfo(type="unroutable", message=text, permanent=True,
                                                    category="permanent"), "unroutable")  # fmt: skip
-        if outcome.status == "ok":
-            return _reported(row, outcome.value)
-        if self.late:
-            return StepRunEnd(row, late=True)
-        if outcome.status == "failed" and outcome.error is not None:
-            return StepRunEnd(row, None, outcome.error, outcome.error.type)
         why = LOST if outcome.error is None else outcome.error.message
         text = f"worker {row.worker_id} was lost while the step ran: {why}"
         return StepRunEnd(row, None, ErrorInfo(type=WORKER_LOST, message=text, category="transient"), WORKER_LOST)
@@ -188,21 +210,35 @@ class StepRuns:
         token: int,
         request: StepRun,
         func: Callable[[], Any] | None,
+        settle: Callable[[StepRunEnd], Awaitable[T]],
         lending: Callable[[int], object] | None,
-    ) -> StepRunEnd:
+    ) -> T:
         """Run a step on a worker, and wait for its end without the slot of its body. lending: called before that slot
-        is lent. Raises AttemptOver if the attempt has ended.
+        is lent. settle: persists its end, before the body waits for its slot. Returns what `settle` does.
+
+        Raises AttemptOver if the attempt has ended.
         """
         number = request.number
         step = RunningStep(self._waits, token, request, func, partial(self._stop, token, number))
         self._of_bodies.setdefault(token, {})[number] = step
         self._host.tell(RunStep(token, number, request.step, request.moves, Reply(step.answered)))
+        settled: list[T] = []
+
+        async def over() -> None:
+            await step.over.wait()
+            end = step.end()
+            step.settled = True
+            settled.append(await settle(end))
+
         try:
-            await step.heard.wait()
-            if not step.over.is_set():
+            with anyio.CancelScope(shield=True):  # else it could be kept as waiting, and nobody would know its key
+                await step.heard.wait()
+            if step.over.is_set():
+                await over()
+            else:
                 if lending is not None:
                     lending(token)
-                await self._lend(token, step.over.wait)
+                await self._lend(token, over)
         except BaseException:
             await self._cancelled(token, step)
             raise
@@ -213,20 +249,37 @@ class StepRuns:
             of_body.pop(number, None)
             if not of_body:
                 self._of_bodies.pop(token, None)
-        return step.end()
+        return settled[0]
 
     async def _cancelled(self, token: int, step: RunningStep) -> None:
-        """The body does not want its step any more: wait until the function has ended, if it runs."""
-        if step.error is not None:
+        """The body does not want its step any more: wait until the function has ended, if it runs. If it has returned
+        all the same, persist that.
+        """
+        if step.error is not None or (step.settled and step.func is not None):
             return
         if step.outcome is None:
             step.stop()
             if step.holds:
                 with anyio.CancelScope(shield=True):
                     await step.over.wait()
-        if step.row.key:
+        row = None if step.outcome is None else self._returned(step.row, step.outcome)
+        if row is None and step.row.key and not step.settled:
             row = replace(step.row, worker_use=None, unroutable=None)
+        if row is not None:
             self._host.tell(KeepStep(token, row, Reply(unheard)))
+
+    def _returned(self, row: StepRecord, outcome: Outcome) -> StepRecord | None:
+        """The row of a step that has returned; None if it has not, or if its result cannot be kept."""
+        if outcome.status != "ok" or (end := _reported(row, outcome.value)).error is not None:
+            return None
+        result = msgspec.json.encode(end.value)
+        if len(result) > LARGEST:
+            return None
+        return replace(
+            row, tries=row.tries + 1, ended_at=self._host.now(), due_at=None, raw_result=msgspec.Raw(result),
+            tool_use=None, worker_use=None, unroutable=None, error=None, error_type=None, raw_arguments=None,
+            category=None, traceback=None,
+        )  # fmt: skip
 
     def _stop(self, token: int, number: int) -> None:
         self._host.tell(StopStep(token, number))

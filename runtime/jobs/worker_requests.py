@@ -15,6 +15,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+import anyio
 import msgspec
 
 from ...actors.messages.errors import TooManyMessages
@@ -29,7 +30,7 @@ from ..commands.wire_errors import answer_to
 from ..dispatch.runners import BodyCancelled, RunnerPool, Running
 from ..engines.context import connection_of
 from ..engines.receiving import Outgoing
-from ..engines.steps import MessageRequest, StepRun, ToolRequest
+from ..engines.steps import MessageRequest, StepRun, StepRunEnd, ToolRequest
 from ..engines.workers.wire import ALONE, BodyRequest, RequestAnswer, RequestRefusal, RequestWithdrawn
 
 if TYPE_CHECKING:
@@ -81,8 +82,9 @@ class WorkerRequests:
         self._flows = flows
         self._runners = runners
         self._engine = engine
-        self._running: dict[int, dict[int, Running[bytes]]] = {}  # by token, then request number
+        self._running: dict[int, dict[int, Running[bytes | None]]] = {}  # by token, then request number
         self._tools: dict[tuple[int, int], ToolWait] = {}  # requests for tools, until `take` has them
+        self._runs: dict[tuple[int, int], _Run] = {}  # by token, and number of the run
 
     def keeps(self, context: TaskContext, want: BodyRequest | RequestWithdrawn) -> bool:
         """Persist a step, or give back its tool, if that is what a body requests. Returns whether it is.
@@ -143,11 +145,13 @@ class WorkerRequests:
     def _over(self, want: BodyRequest, value: bytes | None, error: BaseException | None) -> None:
         self._running.get(want.token, {}).pop(want.number, None)
         if error is None:
-            self._engine.answer(RequestAnswer(want.token, want.number, value or b""))
+            if value is not None:
+                self._engine.answer(RequestAnswer(want.token, want.number, value))
         elif not isinstance(error, BodyCancelled):
             self._engine.answer(RequestAnswer(want.token, want.number, refusal=_refusal(error)))
 
-    async def _do(self, context: TaskContext, want: BodyRequest, wait: ToolWait | None) -> bytes:
+    async def _do(self, context: TaskContext, want: BodyRequest, wait: ToolWait | None) -> bytes | None:
+        """Handle a request. Returns the answer; None if it was sent already."""
         match want.what:
             case "submit":
                 workstream = msgspec.json.decode(want.payload, type=Workstream)
@@ -172,9 +176,8 @@ class WorkerRequests:
                 request = msgspec.json.decode(want.payload, type=ToolRequest)
                 row = await self._flows.use_tool(context.token, request, wait, self._engine.park)
                 return msgspec.json.encode(row)
-            case "run":
-                run = msgspec.json.decode(want.payload, type=StepRun)
-                return msgspec.json.encode(await self._flows.run_step(context.token, run, None, self._engine.park))
+            case "run" | "regain":
+                return await self._run_step(context.token, want)
             case "send":
                 try:
                     await self._flows.send(context.token, msgspec.json.decode(want.payload, type=Outgoing))
@@ -185,6 +188,35 @@ class WorkerRequests:
                 return self._flows.page(context.token, int(want.name))
             case "keep" | "take" | "leave":
                 raise AssertionError("done by `keeps`")
+
+    async def _run_step(self, token: int, want: BodyRequest) -> bytes | None:
+        """Run a step on a worker. Its body gets the end, persists it, and then requests its slot back."""
+        if want.what == "regain":
+            if (running := self._runs.get((token, int(want.name)))) is not None:  # else its wait was dropped
+                running.settled.set()
+                await running.over.wait()
+            return b""
+        request, run = msgspec.json.decode(want.payload, type=StepRun), _Run()
+
+        async def settle(end: StepRunEnd) -> None:
+            self._engine.answer(RequestAnswer(want.token, want.number, msgspec.json.encode(end)))
+            await run.settled.wait()
+
+        self._runs[token, request.number] = run
+        try:
+            await self._flows.run_step(token, request, None, settle, self._engine.park)
+        finally:
+            del self._runs[token, request.number]
+            run.over.set()
+        return None
+
+
+class _Run:
+    """A step that runs on a worker: whether its body has persisted its end, and has its slot again."""
+
+    def __init__(self) -> None:
+        self.settled = anyio.Event()
+        self.over = anyio.Event()
 
 
 def _refusal(error: BaseException) -> RequestRefusal:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -207,8 +207,26 @@ class FlowProxy:
         """Give back a unit of a tool, or wait no longer for one."""
         self._proxy.tell("leave", str(number), msgspec.json.encode(ended))
 
-    async def run_step(self, token: int, run: StepRun, func: Callable[[], Any]) -> StepRunEnd:  # noqa: ARG002 - as above
-        """Run a step on a worker, without the slot of the body. Its function is found by its path."""
+    async def run_step(
+        self,
+        token: int,  # noqa: ARG002 - it is this body's
+        run: StepRun,
+        func: Callable[[], Any],  # noqa: ARG002 - it is found by its path
+        settle: Callable[[StepRunEnd], Awaitable[T]],
+    ) -> T:
+        """Run a step on a worker, without the slot of the body. settle: persists its end, before the body has the slot
+        again. Returns what that returns.
+        """
+        number = str(run.number)
+        try:
+            settled = await settle(await self._end_of_run(run))
+        except BaseException:
+            self._proxy.tell("regain", number, b"")
+            raise
+        await self._proxy.answer_on_loop("regain", number)
+        return settled
+
+    async def _end_of_run(self, run: StepRun) -> StepRunEnd:
         flow = self._flow
         request = replace(run, alone=self._alone)
         if flow is not None:

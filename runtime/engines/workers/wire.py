@@ -85,7 +85,20 @@ class RequestAnswer(Frame, frozen=True, tag="Answered"):
 
 
 What = Literal[
-    "submit", "wait", "state", "approval", "steps", "keep", "pause", "take", "message", "send", "tool", "leave", "run"
+    "submit",
+    "wait",
+    "state",
+    "approval",
+    "steps",
+    "keep",
+    "pause",
+    "take",
+    "message",
+    "send",
+    "tool",
+    "leave",
+    "run",
+    "regain",
 ]
 
 
@@ -96,13 +109,14 @@ ALONE = b"alone"
 class BodyRequest(Frame, frozen=True):
     """A body's request, numbered by the body: to submit a child job, for its end or its state, or for an approval; for
     the kept steps of its flow, to keep a step, or to pause without a slot; to receive a message, to wait for one, or to
-    send one; for a unit of a tool, or to leave it; to run a step on a worker.
+    send one; for a unit of a tool, or to leave it; to run a step on a worker, and to have the slot back when its end is
+    durable.
 
     name: the child's name, or (to wait, or for its state) its id; or the approval's; or how many kept steps it has got,
     the label of the step, or the end of the pause (UTC epoch seconds); or the message's; or the tool's, or (to leave
-    it) the number of its use; or (to run it) the step's. payload: the workstream, the rule, the step's record, the
-    request for a message, for a tool or for a run, until when it waits for a message, or how the function that used the
-    tool has ended, in JSON.
+    it) the number of its use; or (to run it) the step's, or (to have the slot back) the number of that run. payload:
+    the workstream, the rule, the step's record, the request for a message, for a tool or for a run, until when it waits
+    for a message, or how the function that used the tool has ended, in JSON.
     """
 
     token: int

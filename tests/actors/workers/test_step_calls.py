@@ -108,6 +108,7 @@ def test_a_step_takes_a_slot_of_a_worker_that_suits_or_waits_in_line_by_priority
     assert stage.run_step("a", 2) == "waits loop"
     stage.stop("a", 2)
     stage.stop("a", 2)  # twice
+    assert stage.heard["a2"] == ["waits loop", "None loop"]  # it waits no longer
     stage.ends("b")
     assert stage.used("g") == (0, 0)
     assert stage.nothing_is_left()
@@ -138,7 +139,7 @@ def test_the_steps_of_a_body_that_has_ended_are_stopped_and_wait_no_longer(end: 
     else:
         stage.end(token, end)
         stage.settle()
-    assert (stage.calls["a"], True) in stage.stops
+    assert [force for token, force in stage.stops if token == stage.calls["a"]] == [False]  # the grace comes first
     assert stage.heard["b"] == ["waits loop", "holds g#1"]  # the function has ended, and has freed the slot
     assert stage.run_step("a", 3, token=token) == "AttemptOver"
     stage.ends("b")
@@ -242,7 +243,7 @@ def test_a_drain_stops_the_bodies_and_these_their_steps() -> None:
     stage = Steps()
     stage.run_step("a")
     stage.send(Drain(stop=True))
-    assert [force for token, force in stage.stops if token == stage.calls["a"]] == [True]  # since its body has ended
+    assert [force for token, force in stage.stops if token == stage.calls["a"]] == [False]  # since its body has ended
     assert stage.nothing_is_left()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -26,9 +26,11 @@ from callboard import (
     step,
 )
 from callboard.errors import RetryAfter
+from callboard.runtime.calling import ErrorInfo, Outcome
 from callboard.runtime.engines.steps import StepRun
-from callboard.runtime.flows.step_runs import RunningStep
+from callboard.runtime.flows.step_runs import RunningStep, StepRuns
 from callboard.runtime.handles.jobs import core_of
+from callboard.runtime.lifespan import draining
 
 pytestmark = pytest.mark.anyio
 Open = Callable[..., Runtime]
@@ -282,6 +284,90 @@ async def test_a_step_whose_worker_is_terminated_is_lost_and_tried_again(open_ru
         assert nothing_runs(runtime)
 
 
+async def test_its_end_is_durable_and_its_tool_free_before_its_body_has_its_slot_again(open_runtime: Open) -> None:
+    end, leave = anyio.Event(), anyio.Event()
+
+    @step(capabilities=GPU, tool="licence")
+    async def charge() -> str:
+        await end.wait()
+        return "charged"
+
+    @step(capabilities=GPU, tool="licence")
+    async def fails() -> str:
+        raise KeyError("k")
+
+    async def body(task: TaskContext) -> list[str]:
+        got = [await charge()]
+        try:
+            await fails()
+        except KeyError as error:
+            got.append(str(error))
+        return got
+
+    async def other(task: TaskContext) -> None:
+        end.set()
+        await leave.wait()
+
+    async with open_runtime(workers=ONE, tools={"licence": Tool(max_parallel=1)}) as runtime:
+        job = await submitted(runtime, body)
+        await waits(job, "holds")
+        await submitted(runtime, other, job_id="other")  # it has the only slot of the loop
+        with anyio.fail_after(120):
+            while [one.state for one in await job.steps("t")] != ["completed"]:
+                await anyio.sleep(0.005)
+        kernel = runtime._services.host.kernel
+        assert job.task("t").record.token in kernel.lent
+        assert (kernel.uses, runtime.worker("gpu").assigned) == ({}, 0)
+        leave.set()
+        assert await result(job) == ["charged", "'k'"]
+        assert nothing_runs(runtime)
+
+
+async def test_one_that_returns_although_its_body_was_cancelled_does_not_run_again(open_runtime: Open) -> None:
+    began, end = anyio.Event(), anyio.Event()
+
+    @step(capabilities=GPU)
+    async def charge() -> str:
+        began.set()
+        with anyio.CancelScope(shield=True):
+            await end.wait()
+        return "charged"
+
+    async def body(task: TaskContext) -> str:
+        return await charge()
+
+    async with open_runtime(workers=ONE) as runtime:
+        job = await submitted(runtime, body)
+        await began.wait()
+        await waits(job, "holds")
+        await job.cancel()
+        calls = runtime._services.host.kernel.calls
+        await until(lambda: all(call.told is not None for call in calls.values()))
+        end.set()
+        assert (await job.wait()).state == "cancelled"
+        (row,) = await job.steps("t")
+        assert (row.state, row.result, row.tries, row.worker_id) == ("completed", "charged", 1, "gpu#1")
+        assert nothing_runs(runtime)
+
+
+async def test_a_drain_gives_a_step_the_grace_of_its_task(open_runtime: Open) -> None:
+    @step(capabilities=GPU)
+    async def train() -> None:
+        await anyio.sleep_forever()
+
+    async def body(task: TaskContext) -> None:
+        await train()
+
+    async with open_runtime(workers=ONE) as runtime:
+        job = await submitted(runtime, body, kill_grace=9.0)
+        await waits(job, "holds")
+        host = runtime._services.host
+        assert {call.kind: draining._grace(host, call) for call in host.kernel.calls.values()} == {
+            "body": 9.0, "step": 9.0,
+        }  # fmt: skip
+        await job.cancel()
+
+
 async def test_it_holds_its_tool_on_its_worker_and_a_body_in_a_thread_may_call_it(open_runtime: Open) -> None:
     @step(engine="thread", tool="licence")
     def solve(n: int) -> int:
@@ -340,31 +426,110 @@ async def test_a_step_that_runs_when_its_runtime_leaves_runs_again_and_a_kept_on
         assert nothing_runs(runtime)
 
 
+class Body:
+    """What the flows of a runtime note about a body."""
+
+    def __init__(self) -> None:
+        self.idle = self.busy = 0
+        self.timers: dict[float, Callable[[], object]] = {}  # by their seconds
+
+    def idles(self, _: int, change: int) -> None:
+        self.idle += change
+
+    def works(self, _: int, change: int) -> None:
+        self.busy += change
+
+    def after(self, seconds: float, do: Callable[[], object]) -> Callable[[], object]:
+        assert seconds not in self.timers
+        self.timers[seconds] = do
+        return lambda: self.timers.pop(seconds)
+
+    def unroutable_timeout(self, _: int) -> float:
+        return 600.0
+
+
+ROW = StepRecord(key=1, flow=1, task=1, task_id="t", name="s", began_at=0.0, tries=0, worker_use="waits")
+HOLDS = replace(ROW, worker_use="holds", worker_id="gpu#1")
+NOBODY = replace(ROW, unroutable="no worker has it")
+
+
+def running_step(stops: list[str], body: Body) -> RunningStep:
+    request = StepRun(1, replace(ROW, key=0), False, None, None, True, 60.0)
+    return RunningStep(body, 7, request, None, lambda: stops.append("stop"))
+
+
 def test_a_word_about_a_step_that_nobody_waits_for_counts_for_nothing() -> None:
     """A worker may take a step in the moment in which its body gives it up."""
-
-    class Body:
-        idle, busy = 0, 0
-
-        def idles(self, _: int, change: int) -> None:
-            self.idle += change
-
-        def works(self, _: int, change: int) -> None:
-            self.busy += change
-
-        def after(self, seconds: float, do: Callable[[], object]) -> Callable[[], object]:
-            raise AssertionError(f"{do} in {seconds} s")
-
-        def unroutable_timeout(self, token: int) -> float:
-            raise AssertionError(token)
-
-    row = StepRecord(key=1, flow=1, task=1, task_id="t", name="s", began_at=0.0, worker_use="waits")
-    one = RunningStep(body := Body(), 7, StepRun(1, row, False, None, None, True, 60.0), None, anyio.Event)
-    one.answered(row, None)
+    one = running_step([], body := Body())
+    one.answered(ROW, None)
     assert (body.idle, body.busy) == (1, 0)
     one.leave()
-    one.answered(replace(row, worker_use="holds"), None)
+    one.answered(HOLDS, None)
     assert (body.idle, body.busy) == (0, 0)
+
+
+def test_each_limit_of_a_step_runs_while_it_is_to_and_no_longer() -> None:
+    one = running_step([], body := Body())
+    one.answered(NOBODY, None)
+    (first,) = body.timers.values()
+    one.answered(replace(NOBODY, unroutable="another reason"), None)
+    assert list(body.timers.values()) == [first]  # since when no worker can run it, for whatever reason
+    one.answered(ROW, None)
+    one.answered(HOLDS, None)
+    assert body.timers == {}  # a worker has a slot for it: its call has not begun
+    one.began()
+    assert list(body.timers) == [60.0]
+    refused = ErrorInfo(type="Refused", message="no", permanent=True, category="permanent")
+    one.ended(Outcome(token=9, status="failed", error=refused))
+    assert (body.timers, body.idle, body.busy) == ({}, 0, 0)  # though its body waits for a slot
+    assert one.end().error == refused
+
+
+def test_a_step_is_given_up_when_the_kernel_says_so_and_counts_if_a_worker_has_taken_it() -> None:
+    for taken in (False, True):
+        one = running_step(stops := [], body := Body())
+        one.answered(NOBODY, None)
+        body.timers.pop(600.0)()
+        assert (stops, one.over.is_set()) == (["stop"], False)
+        if taken:
+            one.answered(HOLDS, None)
+            assert not one.over.is_set()
+            one.ended(Outcome(token=9, status="ok", value={"value": 7}))
+            assert one.end().value == 7
+        else:
+            one.answered(replace(NOBODY, worker_use=None), None)
+            assert one.end().path == "unroutable"
+        assert one.over.is_set()
+        assert (body.idle, body.busy) == (0, 0)
+
+
+async def test_a_step_that_is_cancelled_before_its_first_answer_is_not_kept_as_waiting() -> None:
+    told: list[Any] = []
+
+    class Host:
+        tell = staticmethod(told.append)
+
+    async def never(*_: Any) -> None:
+        raise AssertionError(_)
+
+    async def lend(_: int, wait: Callable[[], Any]) -> None:
+        await wait()
+
+    runs = StepRuns(cast("Any", Host), Body(), lend)
+    async with anyio.create_task_group() as group:
+        scope = anyio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await runs.run(7, StepRun(1, replace(ROW, key=0), False, None, None, True, None), None, never, None)
+
+        group.start_soon(run)
+        await anyio.wait_all_tasks_blocked()
+        scope.cancel()
+        await anyio.wait_all_tasks_blocked()
+        told[0].reply.answer(ROW, None)
+    assert [type(one).__name__ for one in told] == ["RunStep", "StopStep", "KeepStep"]
+    assert (told[-1].step.key, told[-1].step.worker_use) == (1, None)
 
 
 def test_what_cannot_run_there_is_refused_where_it_is_declared() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 from weakref import ref
 
 import anyio
@@ -31,9 +31,13 @@ from callboard import (
     Workstream,
     step,
 )
+from callboard.actors.records.step import of_present
 from callboard.errors import DecisionRefused, InvalidTransitionError, Permanent, RetryAfter
+from callboard.runtime.engines.contract import Call
+from callboard.runtime.testing.engine import SimulatedEngine
 from callboard.runtime.testing.scripted import WORKERS
 from callboard.runtime.testing.world import World
+from callboard.runtime.web.read.shapes import step_view
 from callboard.testing import Dies, Exits, Fails, Hangs, Simulation, SimulationError, Succeeds
 
 
@@ -900,6 +904,85 @@ def test_steps_run_on_simulated_workers_which_die_and_follow_scripts() -> None:
         assert [asked.count(text) for text in "abde"] == [1, 1, 0, 1]
         assert {one.label: one.worker_id for one in job.task("t").steps()}["train"] == "gpu#1"
         assert [(one.tries, one.worker_id) for one in scripted()] == [(2, "processes#3")]
+
+
+class Quiet:
+    """A function object that is false."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __call__(self) -> str:
+        return "called"
+
+
+def test_a_function_that_is_false_is_the_one_to_call(sim: Simulation) -> None:
+    engine = SimulatedEngine("loop", sim.world, cast("Any", None))
+    quiet = Quiet()
+    assert engine._function(Call(token=1, func=quiet)) is quiet
+
+
+@step(capabilities={"gpu"}, retry=Retry(max_attempts=2, base_delay=20.0, jitter=0.0))
+async def tunes(text: str) -> str:
+    asked.append(text)
+    if len(asked) == 1:
+        raise ConnectionError("no answer")
+    try:
+        await anyio.sleep(60)
+    finally:
+        asked.append("stopped")
+    return text
+
+
+async def tunes_once(task: TaskContext) -> str:
+    return await tunes("a")
+
+
+def test_a_simulated_step_says_how_it_uses_a_worker_now_and_which() -> None:
+    asked.clear()
+    with Simulation(workers=(*WORKERS, Worker("far", engine="ray", capacity=1, capabilities=["gpu"]))) as sim:
+        job = sim.submit(one_flow(tunes_once))
+
+        def row() -> StepRecord:
+            return job.task("t").steps()[0]
+
+        sim.run_until(lambda: asked == ["a"])
+        sim.advance(1.0)  # it waits for its second try
+        assert (row().tries, row().error, row().worker_use, row().engine) == (1, "no answer", None, "ray")
+        sim.run_until(lambda: len(asked) == 2)
+        record = job.task("t").record
+        assert (row().worker_use, of_present(row(), record)) == ("holds", row())
+        for later in ({"attempt": 2}, {"claimed_at": None}):  # that attempt has ended
+            task = msgspec.structs.replace(record, **later)
+            assert (of_present(row(), task).worker_use, step_view(row(), task).worker_use) == (None, None)
+        sim.crash()
+        assert job.run().results["t"] == "a"
+        assert (row().tries, row().engine, row().worker_id) == (2, "ray", "far#2")
+
+
+async def shields(task: TaskContext) -> None:
+    with anyio.CancelScope(shield=True):
+        await tunes("b")
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_simulated_step_whose_body_was_abandoned_is_stopped_politely_first(deaf: bool) -> None:
+    asked[:] = ["before"]
+    with Simulation(workers=(*WORKERS, Worker("gpu", engine="loop", capacity=1, capabilities=["gpu"]))) as sim:
+        if deaf:
+            sim.body("t.step", outcomes=Hangs(), ignores_stop=True)
+        job = sim.submit(flow(Task("t", run=shields, kill_grace="10s")))
+        sim.advance("1s")
+        job.cancel()
+        assert job.run().state == "cancelled"
+        sim.advance("1m")
+        stops = [line.split(f"{job.id}@1/t ") for line in sim.trace.lines() if "  stop " in line]
+        body, of_step = "9", "10"
+        polite = [("00:00:01.000", body), ("00:00:12.000", f"{body} force"), ("00:00:12.000", of_step)]
+        assert [(at.split()[0], what) for at, what in stops] == [
+            *polite, *([("00:00:23.000", f"{of_step} force")] if deaf else []),
+        ]  # fmt: skip
+        sim.check()
 
 
 def test_a_simulated_step_that_no_worker_can_run_fails_after_its_time() -> None:
