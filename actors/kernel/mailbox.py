@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -36,12 +37,14 @@ MOST_UNREAD = 10_000
 
 
 class _Waiting(msgspec.Struct, frozen=True):
-    """A body that waits for a message to its task, or to its job. resting: the key of its task, if its attempt waits
-    without a body: then there is no reply, and its number is the token with a minus.
+    """A body that waits for a message to its task, or to its job. came: its place among all that wait, whatever its
+    number. resting: the key of its task, if its attempt waits without a body: then there is no reply, and its number is
+    the token with a minus.
     """
 
     task: str
     reply: Reply | None
+    came: int
     resting: int = 0
 
 
@@ -51,7 +54,8 @@ class Mailbox:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._unread: dict[str, dict[int, MessageRecord]] = {}  # by name and key, oldest first
-        self._waiting: dict[str, dict[int, _Waiting]] = {}  # by name and number, in the order of their waits
+        self._waiting: dict[str, dict[int, _Waiting]] = {}  # by name and number, in the order in which they came
+        self._arrivals = count(1)
 
     def load(self, records: Iterable[MessageRecord]) -> None:
         """Add unread messages of the journal, oldest first."""
@@ -63,7 +67,7 @@ class Mailbox:
         for name, unread in self._unread.items():
             self._unread[name] = dict(sorted(unread.items()))
         for name, waiting in self._waiting.items():
-            self._waiting[name] = dict(sorted(waiting.items()))
+            self._waiting[name] = dict(sorted(waiting.items(), key=lambda item: item[1].came))
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -126,13 +130,14 @@ class Mailbox:
 
     def wait(self, name: str, task: str, number: int, reply: Reply) -> None:
         """Answer when there may be a message of that name for a task."""
-        self._note(self._waiting.setdefault(name, {}), number, _Waiting(task, reply))
+        self._note(self._waiting.setdefault(name, {}), number, _Waiting(task, reply, next(self._arrivals)))
         self._wake(name)
 
     def rest(self, name: str, task: Entity[TaskRecord]) -> None:
         """Wake an attempt that waits without a body when there may be a message of that name for its task."""
         record = task.record
-        self._note(self._waiting.setdefault(name, {}), -record.token, _Waiting(record.name, None, record.key))
+        waits = _Waiting(record.name, None, next(self._arrivals), record.key)
+        self._note(self._waiting.setdefault(name, {}), -record.token, waits)
         self._wake(name)
 
     def leave(self, name: str, number: int) -> None:
