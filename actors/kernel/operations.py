@@ -5,7 +5,7 @@ Rules
 - Nothing is released before the turn is durable, and all of it is undone with the turn. So each change of the tables of
   calls and slots saves the earlier entry in `Transaction.booked`.
 - A call is in `calls` under its token until the engine reports its end. The slot that it occupies on a worker is in
-  `slots`, or in `lent` while the attempt waits for a child job.
+  `slots`, or in `lent` while the attempt waits: for a child job, a time, a message, a decision, a step.
 - The units of tools that steps of a body hold or wait for are in `uses`. They end with the body at the latest.
 - The steps of a body that run on workers, or wait for them, are in `step_calls`. When the body has ended they are
   stopped; the call of each is in `calls`, and its slot in `slots`, until the engine reports its end.
@@ -61,8 +61,8 @@ class TurnOperations:
         self.workers: Mapping[int, Entity[WorkerRecord]]  # the living ones
         self.scheduler: Scheduler
         self.calls: dict[int, CallOrder] = {}  # by token: the calls that engines run
-        self.slots: dict[int, CallOrder] = {}  # by token: the slots of workers that attempts occupy
-        self.lent: dict[int, LentSlot] = {}  # by token: slots that attempts lend to others while they wait for a child
+        self.slots: dict[int, CallOrder] = {}  # by token: the slots of workers that attempts and steps occupy
+        self.lent: dict[int, LentSlot] = {}  # by token: slots that attempts lend to others while they wait
         self.uses: dict[int, dict[int, ToolUse]] = {}  # by token and number: uses of tools by the steps of bodies
         self.step_calls: dict[int, dict[int, StepCall]] = {}  # by token and number: steps of bodies on workers
 

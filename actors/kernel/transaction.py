@@ -321,8 +321,8 @@ class StepCall(msgspec.Struct, frozen=True, eq=False):
 
 
 class LentSlot(msgspec.Struct, frozen=True, eq=False):
-    """A slot whose attempt waits for a child. reply: set once the attempt requests the slot back. goes_on: the attempt
-    goes on without a slot, since its worker takes no new tasks.
+    """A slot whose attempt waits. reply: set once the attempt requests the slot back. goes_on: the attempt goes on
+    without a slot, since its worker takes no new tasks.
     """
 
     slot: CallOrder

@@ -114,7 +114,7 @@ class WorkerActor(Entity[WorkerRecord]):
         return spec_of(record)
 
     def slots(self) -> list[tuple[int, CallOrder]]:
-        """The worker's slots that attempts occupy or have lent, each with its token."""
+        """The worker's slots that attempts and steps occupy, or attempts have lent, each with its token."""
         kernel, key = self.kernel, self.record.key
         mine = [(token, slot) for token, slot in kernel.slots.items() if slot.worker == key]
         return mine + [(token, lent.slot) for token, lent in kernel.lent.items() if lent.slot.worker == key]
@@ -305,8 +305,8 @@ class WorkerActor(Entity[WorkerRecord]):
         lifecycle publishes it as running between its tasks, too.
         """
         changed = replace(self.record, paused=True, pause_reason=message.reason, resume_at=None)
-        effect = _Pause(told_as_running=self._shown_phase == Phase.BUSY)
-        self.fire(Event.PAUSE, changed, effect, reason=message.reason, metadata=_said_by(message))
+        payload = _Pause(told_as_running=self._shown_phase == Phase.BUSY)
+        self.fire(Event.PAUSE, changed, payload, reason=message.reason, metadata=_said_by(message))
 
     @property
     def _shown_phase(self) -> str:

@@ -63,7 +63,7 @@ class OutcomeReporter:
         self._notice = notice  # `KernelHost.notice`
         self._where: dict[int, Engine] = {}  # engines of running calls, by token
         self._timers = timers
-        self._limits: dict[int, Timer] = {}  # time limits of running hooks
+        self._limits: dict[int, Timer] = {}  # time limits of running hooks, and of steps that were told to stop
         self._late: set[int] = set()  # hooks that were stopped at their time limit
         self.failed_hooks = 0
         self.cpu_seconds: dict[str, float] = {}  # of ended calls that report it, by engine
