@@ -16,6 +16,8 @@ Rules
 - A task that leaves the queue in another way gives up its ticket; its heap entry is dropped when it reaches the top.
 - Steps of running bodies that wait for a tool stand in the same line at the tool's gate, by the priority and place of
   their tasks (`tool_uses.py`). So do those that wait for a worker, at the gate of its pool (`step_calls.py`).
+- While the runtime drains no task starts, but bodies that must not run again go on until they are stopped: their steps
+  get what they wait for.
 """
 
 from __future__ import annotations
@@ -99,6 +101,7 @@ class SchedulerActor:
         self.tickets = 0
         self.entries = 0
         self.to_match = False
+        self.go_on: frozenset[int] | None = None  # tokens of the bodies that go on while the runtime drains
 
     def receive(self, message: Message) -> None:
         """Queue a task, take back a slot or a unit of a tool, end a step, or receive a timer or the shares of tools."""
@@ -434,12 +437,28 @@ class SchedulerActor:
             self._again(queue, first)
             if first is None:
                 self._wake_others(queue)
+        if self.stopped and self.kernel.drain_began is not None and not self.kernel.draining:
+            self._grant_while_draining()
         if self.reservations.at_work or self.probing:
             self._have_looked()
         if self.tool_uses.asked:
             self.tool_uses.tell_waiting()
         if self.step_calls.asked:
             self.step_calls.tell_waiting()
+
+    def _grant_while_draining(self) -> None:
+        """Give steps what they wait for, if their bodies must not run again: a stop would fail these."""
+        kernel = self.kernel
+        if self.go_on is None:  # no other body starts any more
+            bodies = ((token, kernel.entities[call.key]) for token, call in kernel.calls.items() if call.kind == "body")
+            self.go_on = frozenset(token for token, task in bodies if task.record.on_loss != "rerun")
+        if not self.go_on:
+            return
+        waiting = [*self.tool_uses.waiting.values(), *self.step_calls.waiting.values()]
+        first = [(one.key, one.ticket, queue, one) for queue, one in waiting if one.token in self.go_on]
+        for _, _, queue, one in sorted(first, key=lambda item: item[:2]):
+            if all(gate.used < gate.limit for gate in queue.gates):
+                queue.grant(one)
 
     def _serve(self, queue: GatedQueue, first: Key | None) -> None:
         """Start tasks or steps of a queue while its gates are open, and no other queue has a more urgent one."""
@@ -506,7 +525,7 @@ class SchedulerActor:
         worker.assign(Assign(key, slot))
 
     def free(self, slot: CallOrder) -> None:
-        """Take back the slot of an attempt that is over."""
+        """Take back the slot of an attempt or a step that is over, or the one that a waiting attempt lends."""
         self.to_match = True
         if slot.share is None:
             self.count(slot, -1)

@@ -144,11 +144,17 @@ def _in_vain(host: KernelHost) -> bool:
     """Whether the only running calls are bodies that wait for child jobs, whose tasks no longer start, or for what a
     restart does not end: a time, a message, a decision.
 
-    A task that waits for its function does not run.
+    A body that must not run again goes on while its step waits for a tool or a worker: the stop would fail it. A task that
+    waits for its function does not run.
     """
     kernel = host.kernel
     for token, call in kernel.calls.items():
-        if token in host.caller.kept or host.caller.only_waits(token):
+        if token in host.caller.kept:
+            continue
+        waits_for_step = token in kernel.uses or token in kernel.step_calls
+        if waits_for_step and cast("TaskActor", kernel.entities[call.key]).record.on_loss != "rerun":
+            return False
+        if host.caller.only_waits(token):
             continue
         lent = kernel.lent.get(token)
         if lent is None or lent.reply is not None or lent.goes_on:

@@ -239,6 +239,21 @@ def test_a_drain_lets_no_step_begin_and_a_paused_workstream_does() -> None:
     assert stage.nothing_is_left()
 
 
+def test_while_it_drains_the_steps_of_bodies_that_must_not_run_again_begin() -> None:
+    stage = Steps(task("a"), task("b"), task("c", on_loss="fail"), task("x", capabilities=["gpu"]))
+    assert [stage.run_step(name) for name in "abc"] == ["waits loop"] * 3
+    stage.send(Drain(stop=False))
+    stage.end(stage.token("x"))
+    stage.settle()
+    assert stage.heard == {"a": ["waits loop"], "b": ["waits loop"], "c": ["waits loop", "holds g#1"]}
+    stage.ends("c")
+    assert stage.run_step("c", 2) == "holds g#1"
+    stage.ends("c2")
+    assert list(stage.calls) == ["c", "c2"]
+    assert stage.used("g") == (0, 0)
+    assert stage.audit() == []
+
+
 def test_a_drain_stops_the_bodies_and_these_their_steps() -> None:
     stage = Steps()
     stage.run_step("a")

@@ -290,6 +290,18 @@ def test_a_drain_lets_no_step_begin_and_a_paused_workstream_does() -> None:
     assert stage.use("b") == "waits"
 
 
+def test_while_it_drains_the_steps_of_bodies_that_must_not_run_again_get_their_tools() -> None:
+    stage = Steps(task("a"), task("b"), task("c", on_loss="fail"), task("d", tool="t"))
+    assert stage.states()["d"] == "running"
+    assert [stage.use(name) for name in "abc"] == ["waits"] * 3
+    stage.send(Drain(stop=False))
+    stage.end(stage.token("d"))
+    stage.settle()
+    assert stage.has == ["c"]
+    stage.leave("c")
+    assert (stage.has, stage.used, stage.waiting) == (["c"], 0, 2)
+
+
 def test_a_tool_that_nobody_declares_has_the_defaults() -> None:
     stage = Steps(tools={})
     for number in range(1, 6):

@@ -279,6 +279,35 @@ async def test_a_restart_while_a_step_waits_asks_again_and_leaks_nothing(tmp_pat
         assert [one.label for one in await job.steps("t")] == ["ask"]
 
 
+async def test_a_drain_lets_a_body_that_must_not_run_again_wait_for_its_tool_and_use_it(open_runtime: Open) -> None:
+    held: list[str] = []
+    may_end = anyio.Event()
+
+    @step(tool="model")
+    async def ask(name: str) -> str:
+        held.append(name)
+        if len(held) == 1:
+            await may_end.wait()
+        return name
+
+    async def body(task: TaskContext) -> str:
+        return await ask(task.task)
+
+    async with open_runtime(drain_deadline=600) as runtime:
+        runtime.task(name="body")(body)
+        tasks = [Task(name, run="body", on_loss="fail") for name in "ab"]
+        job = await runtime.submit(Workstream("flow", tasks=tasks, tools=ONE), id="job")
+        kernel = runtime._services.host.kernel
+        await until(lambda: len(kernel.uses) == 2 and bool(kernel.lent))
+        with anyio.fail_after(120):
+            async with anyio.create_task_group() as group:
+                group.start_soon(runtime.drain)
+                await until(lambda: kernel.drain_began is not None)
+                may_end.set()
+        assert {job.task(name).record.state for name in "ab"} == {"completed"}
+        assert sorted(held) == ["a", "b"]
+
+
 async def test_a_tool_with_an_invalid_name_is_refused_where_the_step_is_made() -> None:
     with pytest.raises(ValueError, match="the tool of a step: the name 'a/b' holds '/'"):
         step(tool="a/b")(bodies.pid)
