@@ -81,7 +81,7 @@ class Flows:
         self.lent = LentSlots(host)
         self._host = host
         self._runners = runners
-        self._histories = Histories(runners, read, reader)
+        self._histories = Histories(runners, read, reader, self.after)
         self._find = find
         self._thread = threading.get_ident()
         self._kept: dict[int, list[StepRecord]] = {}  # by token, of bodies that have not taken a step yet

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from callboard.actors.records.step import StepRecord
-from callboard.runtime.dispatch.runners import RunnerPool
+from callboard.runtime.dispatch.runners import PoolClosed, RunnerPool
 from callboard.runtime.errors import JournalError
 from callboard.runtime.flows import histories
 from callboard.runtime.flows.histories import FLOWS_AT_ONCE, READERS, Histories
@@ -31,8 +31,12 @@ class StepsOf:
         return [StepRecord(key=flow, flow=flow, task=flow, task_id="t", name=name, began_at=1.0) for name in "ab"]
 
 
-async def read_all(read: Callable[..., Any]) -> list[tuple[int, list[str], str | None]]:
-    """Ask for `FLOWS` histories; their answers in the order in which they came."""
+async def read_all(
+    read: Callable[..., Any], paused: list[float] | None = None
+) -> list[tuple[int, list[str], str | None]]:
+    """Ask for `FLOWS` histories; their answers in the order in which they came. paused: gets the pauses, in seconds,
+    which last no time here.
+    """
     answers: list[tuple[int, list[str], str | None]] = []
     come = anyio.Event()
 
@@ -44,10 +48,15 @@ async def read_all(read: Callable[..., Any]) -> list[tuple[int, list[str], str |
 
         found.get(flow, over)
 
+    def after(seconds: float, do: Callable[[], object]) -> None:
+        if paused is not None:
+            paused.append(seconds)
+        do()
+
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             pool = RunnerPool(group)
-            found = Histories(pool, read, lambda: cast("Reader", StepsOf()))
+            found = Histories(pool, read, lambda: cast("Reader", StepsOf()), after)
             for flow in range(FLOWS):
                 ask(flow)
             await come.wait()
@@ -76,9 +85,43 @@ async def test_many_histories_are_read_in_few_calls_in_the_order_of_the_requests
     assert len(calls) <= FLOWS // FLOWS_AT_ONCE + READERS
 
 
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), JournalError("this one failed")], ids=str)
+async def test_an_error_of_one_call_concerns_its_flows_only_and_none_if_it_is_a_shortage(error: Exception) -> None:
+    failed: list[int] = []
+    paused: list[float] = []
+
+    async def read(ask: Callable[..., Any], reader: StepsOf, flows: list[int]) -> Any:
+        await anyio.lowlevel.checkpoint()
+        if not failed:
+            failed.extend(flows)
+            raise error
+        return ask(reader, flows)
+
+    answers = await read_all(read, paused)
+    assert sorted(flow for flow, _, _ in answers) == list(range(FLOWS))
+    told = [flow for flow, _, text in answers if text == str(error)]
+    assert told == ([] if "thread" in str(error) else failed)
+    assert len(paused) == 1
+    assert paused[0] > 0
+
+
 async def test_when_nothing_can_be_read_any_more_all_that_wait_are_told() -> None:
     async def read(*_: object) -> Any:
         await anyio.lowlevel.checkpoint()
-        raise JournalError("the runtime has closed")
+        raise PoolClosed("the runtime has closed")
 
-    assert {(tuple(steps), error) for _, steps, error in await read_all(read)} == {((), "the runtime has closed")}
+    paused: list[float] = []
+    answers = await read_all(read, paused)
+    assert {(tuple(steps), error) for _, steps, error in answers} == {((), "the runtime has closed")}
+    assert not paused
+
+
+async def test_who_asks_when_the_pool_is_closed_is_told_and_no_reader_is_counted() -> None:
+    told: list[BaseException | None] = []
+    async with anyio.create_task_group() as group:
+        pool = RunnerPool(group)
+        pool.close()
+        found = Histories(pool, lambda *_: anyio.sleep(0), lambda: cast("Reader", StepsOf()), lambda *_: None)
+        for flow in range(READERS + 1):
+            found.get(flow, lambda _, error: told.append(error))
+    assert [type(error) for error in told] == [PoolClosed] * (READERS + 1)
