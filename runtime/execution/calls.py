@@ -118,6 +118,7 @@ class CallRunner(OutcomeReporter):
         entity: Any = self._kernel.entities.get(effect.key)  # a task, or a workstream
         is_step = effect.kind == "step"
         if entity is None or not (self._kernel.is_step(effect.token) if is_step else entity.wants(effect.token)):
+            self._flows.forget(effect.token)  # it may have ended while its history was read
             self._tell(CallEnded(effect.token, "gone"))
             return
         try:
@@ -138,12 +139,14 @@ class CallRunner(OutcomeReporter):
             elif is_step:
                 self._report_step(Outcome(token=effect.token, status="failed", error=why_not_started(why)))
             else:
+                self._flows.forget(effect.token)
                 self._tell(not_started(effect.token, why))
 
     def begin_again(self, token: int) -> None:
         """Run the body of a sleeping flow again, after its history was read: its attempt goes on."""
         flows, task = self._flows, self._flows.task_of(token)
         if task is None:
+            flows.forget(token)
             flows.sleeping.forget(token)
         elif not flows.has(token):
             flows.prepare(task, token, partial(self.begin_again, token))

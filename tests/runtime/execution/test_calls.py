@@ -6,11 +6,27 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+from tests.waiting import until
 
-from callboard import Check, Hook, Notice, Runtime, Task, VirtualClock, Workstream
+from callboard import (
+    Check,
+    Hook,
+    Notice,
+    Retry,
+    Runtime,
+    StepRecord,
+    Task,
+    TaskContext,
+    VirtualClock,
+    Workstream,
+)
+
+if TYPE_CHECKING:
+    from callboard.runtime.flows.histories import Over
 
 pytestmark = pytest.mark.anyio
 
@@ -112,3 +128,35 @@ async def test_processes_that_a_command_left_behind_are_told(of: str, holds: boo
     assert notice.facts["pids"] == (left,)
     assert (notice.event, notice.severity) == ("processes_left_behind", "warning")
     assert (notice.kind, notice.entity_id, notice.job_id) == ("task", "j@1/leaves", "j")
+
+
+@pytest.mark.parametrize("end", ["cancelled", "failed"])
+async def test_the_history_of_a_body_that_is_not_started_is_forgotten(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cancelled while its history was read, or its start has failed."""
+    asked: list[tuple[int, Over]] = []
+
+    async def fails(task: TaskContext) -> None:
+        await task.now()
+        raise ValueError(task.task)
+
+    def cannot(*_: object) -> None:
+        raise LookupError("no start")
+
+    async with Runtime() as runtime:
+        runtime.task(name="fails")(fails)
+        caller: Any = runtime._services.caller
+        flows = caller._flows
+        monkeypatch.setattr(flows._histories, "get", lambda flow, over: asked.append((flow, over)))
+        retry = Retry(max_attempts=2, base_delay=0.0, jitter=0.0)
+        job = await runtime.submit(Workstream("w", tasks=[Task("t", run="fails", retry=retry)]), id="j")
+        await until(lambda: bool(asked))
+        if end == "cancelled":
+            await job.cancel()
+        else:
+            monkeypatch.setattr(caller, "_start_body", cannot)
+        ((_, over),) = asked
+        over([StepRecord(key=1, flow=1, task=1, task_id="t", name="task.now", began_at=1.0)], None)
+        assert (await job.wait()).state == end
+        assert (flows._kept, flows._flows) == ({}, {})
