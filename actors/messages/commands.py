@@ -204,7 +204,8 @@ class TripBreaker(CommandWithReason, frozen=True):
 class Lend(Message, frozen=True):
     """Release the slot of the body with this token while it waits; its time limit pauses.
 
-    wait: what the body waits for, if it does nothing else: then the end of its process interrupts nothing.
+    wait: what the body waits for, if it does nothing else: then the end of its process interrupts nothing. It is sent
+    again when that changes.
     """
 
     token: int

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, cast
 from ...machines import TaskState
 from ..kernel.transaction import Answer, LentSlot
 from ..messages.commands import Lend, Regain
+from ..messages.inputs import Drain
 
 if TYPE_CHECKING:
     from ..kernel.kernel import Kernel
@@ -107,22 +108,38 @@ class AttemptClock:
     # -- lending the slot ----------------------------------------------------------------------------------------------
 
     def lend(self, wait: DurableWait | None = None) -> None:
-        """Lend the slot and stop the clock while the body waits. wait: for what, if it does nothing else."""
+        """Lend the slot, unless it is lent, and stop the clock while the body waits. wait: for what, if it does nothing
+        else.
+        """
         kernel = self.task.kernel
         if self.task.record.state not in ALIVE:
             return
-        if not kernel.lend_slot(self.token):
-            lent = kernel.lent.get(self.token)
-            if lent is None or not lent.goes_on:
-                return
+        if kernel.lend_slot(self.token):
+            self._note_wait(wait)
+            self.set()
+            return
+        lent = kernel.lent.get(self.token)
+        if lent is None:
+            return
+        if lent.goes_on:
             kernel.note_lent(self.token, LentSlot(lent.slot))  # the body waits again before it got its slot back
-        if wait is not None:
-            self.task.change(durable_wait=wait)
-        self.set()
+            self._note_wait(wait)
+            self.set()
+        elif wait is None or lent.reply is None:  # else another wait is over: the body goes on next
+            self._note_wait(wait)
+
+    def _note_wait(self, wait: DurableWait | None) -> None:
+        """Have the record say for what the body waits while it does nothing else, or that it does something else."""
+        task = self.task
+        if task.record.durable_wait == wait:
+            return
+        task.change(durable_wait=wait)
+        if wait is None and task.kernel.drain_began is not None:
+            task.kernel.send(task, Drain(stop=False))  # journal it as drained: a kill now is no loss
 
 
 def lend(kernel: Kernel, message: Lend) -> None:
-    """Lend the slot of a body that waits for a child."""
+    """Lend the slot of a body that waits, or note that it does something else besides, or no more."""
     if (task := _task(kernel, message.token)) is not None:
         task.clock.lend(message.wait)
 

@@ -4,6 +4,8 @@ Rules (DESIGN section 10, "Waiting")
 - While a body does nothing but wait durably, the record says for what (`TaskRecord.durable_wait`). It says so in the
   commit that lends the slot, and no more in the one that gives the slot back, before the body goes on. So whatever ends
   the process or the worker in between interrupts nothing, and is no loss.
+- As soon as the body does something else beside its wait, the record says so no more; and again when the wait has been
+  alone for a while, or the body is dropped (`runtime/flows/lent_slots.py`).
 - Such an attempt *rests*: its task stays running, without a call, a slot and a body. A restart changes and writes
   nothing of it.
 - When the wait is over, the attempt is given back, and the task is queued: then the body runs again, from its first

@@ -244,6 +244,7 @@ class Flow:
         self._uses = 0  # of tools, by tries of steps
         self._runs = 0  # on workers, by tries of steps
         self.running = 0  # functions of steps that run now
+        self.works_beside: Callable[[int], object] | None = None  # told of each change of that, once the body waits
         self.asleep = False  # its body is being dropped: nothing is run and persisted any more
         self.rested_until = 0.0  # UTC epoch seconds: waits up to here are over, though the wall clock was set back
         self.stops = False  # its attempt is to end: the body is cancelled where it waits next
@@ -581,14 +582,14 @@ class Flow:
     ) -> Any:
         """Call the function of a step once, in a thread if it is a plain one. late: raised at the step's time limit."""
         if late is None and step.on_loop:  # most steps: without the cost of a scope
-            self.running += 1
+            self._runs_now(+1)
             try:
                 return await _awaited_inside(label, partial(step.func, *args, **kwargs))
             finally:
-                self.running -= 1
+                self._runs_now(-1)
         with anyio.CancelScope() as scope:
             timer = None if step.timeout is None else self.flows.after(step.timeout, scope.cancel)
-            self.running += 1
+            self._runs_now(+1)
             try:
                 if step.on_loop:
                     return await _awaited_inside(label, partial(step.func, *args, **kwargs))
@@ -596,11 +597,17 @@ class Flow:
                     func = partial(step.func, *args, **kwargs)
                     return await self.flows.threads.run(partial(_inside, label, func), abandon=True)
             finally:
-                self.running -= 1
+                self._runs_now(-1)
                 if timer is not None:
                     timer()
         assert late is not None  # noqa: S101 - only a time limit cancels the scope
         raise late
+
+    def _runs_now(self, change: int) -> None:
+        """Note that a function of a step begins (+1), or has ended (-1)."""
+        self.running += change
+        if self.works_beside is not None:
+            self.works_beside(self.token)
 
     async def _run_on_worker(
         self, step: Step[..., Any], row: StepRecord, use: int, args: tuple[Any, ...], kwargs: dict[str, Any]

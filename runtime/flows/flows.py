@@ -78,7 +78,7 @@ class Flows:
     ) -> None:
         self.threads = ThreadLimit(THREADS)
         self.in_runtime = True
-        self.lent = LentSlots(host)
+        self.lent = LentSlots(host, self._runs_step)
         self._host = host
         self._runners = runners
         self._histories = Histories(runners, read, reader, self.after)
@@ -180,8 +180,12 @@ class Flows:
         """Whether the body waits for a time, a message or a decision, and none of its steps runs."""
         if token in self.sleeping:
             return True
-        flow = self._flows.get(token)  # None: it is in another process
-        return token in self._pauses and not (flow is not None and flow.running)
+        return token in self._pauses and not self._runs_step(token)
+
+    def _runs_step(self, token: int) -> bool:
+        """Whether a function of a step of the body runs. Of a body in another process that is not known here."""
+        flow = self._flows.get(token)
+        return flow is not None and flow.running > 0
 
     @property
     def living(self) -> bool:
@@ -347,8 +351,8 @@ class Flows:
         """Wait for a time, for an event, or for the first of both, without a slot. durable: for what.
 
         lending: called before the slot of `token` is lent. alone: False if the body may do something else meanwhile,
-        which is not known here: steps of a body in another process, a child job. Raises FlowAsleep if the body is
-        dropped.
+        which is not known here: steps of a body in another process, a child job. What a body in this process does
+        meanwhile, `LentSlots` knows. Raises FlowAsleep if the body is dropped.
         """
         await self.stop_here(token)
         self._leave(token)
@@ -363,7 +367,9 @@ class Flows:
             flow = None
             sole = alone
         else:
-            sole = self._runners.is_alone_here() and not (flow is not None and flow.running)
+            sole = self._runners.is_alone_here()
+            if flow is not None:
+                flow.works_beside = self.lent.look
         if sole and listen is None and left is not None and flow is not None and self._may_sleep(token, flow, left):
             wait = Wait(token, until, _nothing)
             wait.begin(timers, due, None)
@@ -383,8 +389,8 @@ class Flows:
     ) -> None:
         """Wait with the body in memory, until the wait is over, or has lasted so long that the body is dropped.
 
-        due: as for `Wait.begin`. flow: None if the body is not dropped. durable: None if the body may do something else
-        meanwhile.
+        due: as for `Wait.begin`. flow: None if the body is not dropped. durable: None if the body may do something
+        meanwhile that is not known here.
         """
         token, timers, came = wait.token, self._host.dispatcher.timers, anyio.Event()
         stop_looking: Callable[[], object] | None = None
@@ -399,7 +405,7 @@ class Flows:
             while not wait.over:  # it is time to look whether it has lasted long
                 left = long_at - self._host.monotonic()
                 if flow is not None and self._may_drop(flow, wait, left):
-                    raise self.sleeping.drop(flow, wait)
+                    raise self.sleeping.drop(flow, wait, durable)
                 came = anyio.Event()
                 if left > 0:
                     stop_looking = self.after(left, came.set)
@@ -501,6 +507,7 @@ class Flows:
         """Note that the function of a step of a body runs on a worker (+1), or has ended (-1)."""
         if (flow := self._flows.get(token)) is not None:  # else its body is in another process
             flow.running += change
+            self.lent.look(token)
 
     def unroutable_timeout(self, token: int) -> float:
         """Seconds after which a step of that body fails if no worker can run it."""

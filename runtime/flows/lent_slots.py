@@ -1,63 +1,127 @@
-"""Slots that bodies lend while they wait for something outside of them: a child job, a time, a message,
-a decision."""
+"""Slots that bodies lend while they wait for something outside of them: a child job, a time, a message, a decision.
+
+Rules
+- A body lends its slot while it waits for at least one thing.
+- The record of the task says for what the body waits (`TaskRecord.durable_wait`) only while that is all that it does.
+  It says so no more as soon as a step runs or a second wait begins beside the wait, and again when the wait has been
+  alone for `QUIET` seconds: a branch of the body often takes one step after another.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ...actors.messages.commands import Lend, Regain, Reply
 from ...actors.messages.errors import FlowAsleep
 
 if TYPE_CHECKING:
     from ...actors.records.task import DurableWait
+    from ..dispatch.timers import Timer
     from ..host import KernelHost
+
+QUIET = 30.0
+"""Seconds for which a body has to do nothing but wait, after it did something else, until its record says so."""
+
+
+class _BodyWaits(msgspec.Struct, eq=False):
+    """The things for which one body waits. None: a wait beside which it may do something that is not known here.
+
+    told: what the record of its task says. timer: armed while the body has to be quiet before the record says more.
+    """
+
+    things: list[DurableWait | None]
+    told: DurableWait | None = None
+    timer: Timer | None = None
 
 
 class LentSlots:
-    """Lends the slot of a body while it waits for at least one thing, and gives it back when it waits for none."""
+    """Lends the slot of a body while it waits for at least one thing, and gives it back when it waits for none.
 
-    def __init__(self, host: KernelHost) -> None:
+    runs: whether a function of a step of the body under a token runs.
+    """
+
+    def __init__(self, host: KernelHost, runs: Callable[[int], bool]) -> None:
         self._host = host
-        self._waits: dict[int, int] = {}  # by token: how many things a body waits for
+        self._runs = runs
+        self._waits: dict[int, _BodyWaits] = {}  # by token
 
     async def while_waiting(
         self, token: int, wait: Callable[[], Awaitable[Any]], durable: DurableWait | None = None
     ) -> None:
         """Await `wait()` without the slot of the attempt under `token`; then wait until the attempt has one again.
 
-        durable: what the body waits for, if it does nothing else.
+        durable: what the body waits for; None if it may do something that is not known here meanwhile.
         """
-        self._waits[token] = self._waits.get(token, 0) + 1
-        if self._waits[token] == 1:
-            self._host.tell(Lend(token, durable))
+        waits = self._waits.get(token)
+        if waits is None:
+            told = None if self._runs(token) else durable
+            self._waits[token] = _BodyWaits([durable], told)
+            self._host.tell(Lend(token, told))
+        else:
+            waits.things.append(durable)
+            self.look(token)
         try:
             await wait()
         except FlowAsleep:  # the body is dropped: its slot stays lent
-            self._over(token)
+            self._over(token, durable)
             raise
         except BaseException:
-            if self._over(token) and not self._host.kernel.draining:  # a drain interrupts no wait
+            if self._over(token, durable) and not self._host.kernel.draining:  # a drain interrupts no wait
                 self._host.tell(Regain(token, Reply(unheard)))
             raise
-        if self._over(token):
+        if self._over(token, durable):
             await self._host.ask(lambda reply: Regain(token, reply))
 
     def waits(self, token: int) -> int:
         """For how many things a body waits."""
-        return self._waits.get(token, 0)
+        waits = self._waits.get(token)
+        return 0 if waits is None else len(waits.things)
 
     @property
     def waiting(self) -> int:
         """How many bodies wait in memory."""
         return len(self._waits)
 
-    def _over(self, token: int) -> bool:
-        """Count one wait less. Returns True if the body waits for nothing any more."""
-        left = self._waits.pop(token) - 1
-        if left:
-            self._waits[token] = left
-        return not left
+    def look(self, token: int) -> None:
+        """Have the record say what the body does: a step has begun or ended, or a wait beside another."""
+        waits = self._waits.get(token)
+        if waits is None:
+            return
+        if self._sole(token, waits) is None:
+            self._unarm(waits)
+            if waits.told is not None:
+                waits.told = None
+                self._host.tell(Lend(token))
+        elif waits.told is None and waits.timer is None:
+            waits.timer = self._host.dispatcher.timers.arm(self._host.monotonic() + QUIET, self._was_quiet, token)
+
+    def _was_quiet(self, token: int) -> None:
+        waits = self._waits[token]
+        waits.timer, waits.told = None, self._sole(token, waits)
+        self._host.tell(Lend(token, waits.told))
+
+    def _sole(self, token: int, waits: _BodyWaits) -> DurableWait | None:
+        """What the body waits for, if it does nothing else."""
+        return None if len(waits.things) > 1 or self._runs(token) else waits.things[0]
+
+    def _over(self, token: int, durable: DurableWait | None) -> bool:
+        """Note that a wait is over. Returns True if the body waits for nothing any more."""
+        waits = self._waits[token]
+        waits.things.remove(durable)
+        if waits.things:
+            self.look(token)
+            return False
+        self._unarm(waits)
+        del self._waits[token]
+        return True
+
+    def _unarm(self, waits: _BodyWaits) -> None:
+        if waits.timer is not None:
+            self._host.dispatcher.timers.cancel(waits.timer)
+            waits.timer = None
 
 
 def unheard(value: Any, error: Exception | None) -> None:

@@ -70,7 +70,7 @@ class SleepingFlows:
 
     def drop(self, flow: Flow, wait: Wait, durable: DurableWait | None = None) -> FlowAsleep:
         """Put a flow to sleep until its wait is over, and return the error that ends the body. durable: for what it
-        waits, if its slot was not lent yet.
+        waits, as a record that says so outlives this process.
         """
         wait.tell = self._tell_over
         self._flows[wait.token] = SleepingFlow(wait, flow.began_empty)

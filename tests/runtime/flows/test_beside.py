@@ -1,0 +1,137 @@
+"""What else a body does while it waits: its record says for what it waits only while that is all that it does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.runtime.flows.test_sleeping import note, ran
+
+from callboard import Task, TaskContext, Workstream, step
+from callboard.runtime.flows.lent_slots import QUIET
+from callboard.testing import SimulatedJob, Simulation
+
+go: asyncio.Event
+done: asyncio.Event
+HALF = QUIET / 2
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> None:
+    global go, done
+    ran.clear()
+    go, done = asyncio.Event(), asyncio.Event()
+
+
+@step
+async def works() -> str:
+    """A step that runs as long as the test wants."""
+    ran.append("works")
+    await done.wait()
+    return "worked"
+
+
+async def branch(task: TaskContext) -> None:
+    """What the body does beside its wait, as its arguments say."""
+    kind = task.args["beside"]
+    if kind == "sleeps at first":
+        await task.sleep(task.args["seconds"])
+        return
+    if kind == "works at first":
+        await works()
+        return
+    await go.wait()
+    if kind == "receives":
+        await task.receive("other")
+        await note("received")
+    else:
+        await works()
+
+
+async def order(task: TaskContext) -> Any:
+    ran.append("began")
+    beside = asyncio.create_task(branch(task))
+    await asyncio.sleep(0)
+    got = await task.receive("paid", timeout="7d")
+    await beside
+    return got
+
+
+def begun(sim: Simulation, beside: str, **args: Any) -> tuple[SimulatedJob, Callable[[], str | None]]:
+    """Submit the flow, and let it wait. Returns it, and what its record says for what it waits."""
+    job = sim.submit(Workstream("w", tasks=[Task("t", run=order, args={"beside": beside, **args})]), id="j")
+    sim.advance("1m")
+
+    def waits_for() -> str | None:
+        wait = job.task("t").record.durable_wait
+        return None if wait is None else wait.name
+
+    return job, waits_for
+
+
+def lost(sim: Simulation, job: SimulatedJob) -> int:
+    """Kill the runtime three times; how many losses that were."""
+    for _ in range(3):
+        sim.crash()
+        sim.advance("1s")
+    return job.task("t").record.lost_attempts
+
+
+@pytest.mark.parametrize("beside", ["works", "receives"])
+def test_a_body_that_does_something_beside_its_wait_does_not_rest_when_its_process_dies(beside: str) -> None:
+    with Simulation(1) as sim:
+        job, waits_for = begun(sim, beside)
+        assert waits_for() == "paid"
+        go.set()
+        sim.advance("1s")
+        assert waits_for() is None
+        done.set()  # nothing runs before the crash
+        sim.crash()
+        sim.advance("10m")
+        assert job.task("t").record.lost_attempts == 1
+        assert ran.count("began") == 2  # not only when the message comes
+        job.send("other", 1)
+        job.send("paid", 12)
+        assert job.run().results["t"] == 12
+        sim.check()
+
+
+def test_once_its_step_has_ended_and_it_was_quiet_for_a_while_it_is_no_loss_again() -> None:
+    with Simulation(1) as sim:
+        job, waits_for = begun(sim, "works")
+        go.set()
+        sim.advance("5m")
+        assert waits_for() is None
+        done.set()
+        sim.advance(HALF)
+        assert waits_for() is None
+        sim.advance(HALF + 1)
+        assert waits_for() == "paid"
+        assert lost(sim, job) == 0
+        job.send("paid", 12)
+        assert job.run().results["t"] == 12
+        sim.check()
+
+
+@pytest.mark.parametrize("beside", ["works at first", "sleeps at first"])
+def test_a_wait_that_began_beside_something_is_no_loss_once_it_is_alone(beside: str) -> None:
+    with Simulation(1) as sim:
+        job, waits_for = begun(sim, beside, seconds=120.0)
+        assert waits_for() is None
+        done.set()
+        sim.advance(60.0 + HALF)
+        sim.advance(QUIET)
+        assert waits_for() == "paid"
+        assert lost(sim, job) == 0
+        sim.check()
+
+
+def test_a_body_that_is_dropped_says_for_what_it_waits_at_once() -> None:
+    with Simulation(1) as sim:
+        job, waits_for = begun(sim, "sleeps at first", seconds=595.0)
+        sim.advance(541.0)
+        assert waits_for() == "paid"
+        assert lost(sim, job) == 0
+        sim.check()
