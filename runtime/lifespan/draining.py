@@ -144,8 +144,8 @@ def _in_vain(host: KernelHost) -> bool:
     """Whether the only running calls are bodies that wait for child jobs, whose tasks no longer start, or for what a
     restart does not end: a time, a message, a decision.
 
-    A body that must not run again goes on while its step waits for a tool or a worker: the stop would fail it. A task that
-    waits for its function does not run.
+    A body that must not run again goes on while its step waits for a tool or a worker: the stop would fail it. A task
+    that waits for its function does not run.
     """
     kernel = host.kernel
     for token, call in kernel.calls.items():

@@ -121,7 +121,9 @@ async def test_who_asks_when_the_pool_is_closed_is_told_and_no_reader_is_counted
     async with anyio.create_task_group() as group:
         pool = RunnerPool(group)
         pool.close()
-        found = Histories(pool, lambda *_: anyio.sleep(0), lambda: cast("Reader", StepsOf()), lambda *_: None)
+        found = Histories(
+            pool, lambda *_: anyio.lowlevel.checkpoint(), lambda: cast("Reader", StepsOf()), lambda *_: None
+        )
         for flow in range(READERS + 1):
             found.get(flow, lambda _, error: told.append(error))
     assert [type(error) for error in told] == [PoolClosed] * (READERS + 1)
