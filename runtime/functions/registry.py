@@ -130,7 +130,9 @@ class Bodies:
             raise ValueError(
                 f"{name!r} cannot be a name that a function had: give a registered name, or an import path"
             )
-        other = self._registered.get(name) or standing(name)
+        other = self._registered.get(name)
+        if other is None:
+            other = standing(name)
         if other is not None and other is not func:
             raise ValueError(f"another function is {name!r} already, {other!r:.80}: give this one another name")
 
@@ -155,7 +157,7 @@ class Bodies:
 
     def resolve(self, name: str) -> Body:
         """The function of a path or name. Raises BodyNotFound. Imports its module if need be."""
-        func = self._registered.get(name) or self._local.get(name)
+        func = self._registered.get(name, self._local.get(name))
         if func is None and ":" in name:
             return follow(name)
         if func is None:

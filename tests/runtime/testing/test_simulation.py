@@ -6,7 +6,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 from weakref import ref
 
 import anyio
@@ -33,8 +33,6 @@ from callboard import (
 )
 from callboard.actors.records.step import of_present
 from callboard.errors import DecisionRefused, InvalidTransitionError, Permanent, RetryAfter
-from callboard.runtime.engines.contract import Call
-from callboard.runtime.testing.engine import SimulatedEngine
 from callboard.runtime.testing.scripted import WORKERS
 from callboard.runtime.testing.world import World
 from callboard.runtime.web.read.shapes import step_view
@@ -916,10 +914,9 @@ class Quiet:
         return "called"
 
 
-def test_a_function_that_is_false_is_the_one_to_call(sim: Simulation) -> None:
-    engine = SimulatedEngine("loop", sim.world, cast("Any", None))
-    quiet = Quiet()
-    assert engine._function(Call(token=1, func=quiet)) is quiet
+def test_a_function_that_is_false_runs_as_any_other(sim: Simulation) -> None:
+    sim.runtime.task(name="quiet")(Quiet())
+    assert sim.submit(one_flow("quiet")).run().results["t"] == "called"
 
 
 @step(capabilities={"gpu"}, retry=Retry(max_attempts=2, base_delay=20.0, jitter=0.0))
