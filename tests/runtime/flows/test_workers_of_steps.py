@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.waiting import until
@@ -25,11 +26,14 @@ from callboard import (
     Workstream,
     step,
 )
-from callboard.errors import RetryAfter
+from callboard.errors import AttemptOver, RetryAfter
 from callboard.runtime.calling import ErrorInfo, Outcome
-from callboard.runtime.engines.steps import StepRun
+from callboard.runtime.engines.process.flow_proxy import FlowProxy
+from callboard.runtime.engines.steps import FlowFacts, StepRun, StepRunEnd
+from callboard.runtime.engines.workers.wire import BodyRequest, RequestAnswer
 from callboard.runtime.flows.step_runs import RunningStep, StepRuns
 from callboard.runtime.handles.jobs import core_of
+from callboard.runtime.jobs.worker_requests import WorkerRequests
 from callboard.runtime.lifespan import draining
 
 pytestmark = pytest.mark.anyio
@@ -530,6 +534,69 @@ async def test_a_step_that_is_cancelled_before_its_first_answer_is_not_kept_as_w
         told[0].reply.answer(ROW, None)
     assert [type(one).__name__ for one in told] == ["RunStep", "StopStep", "KeepStep"]
     assert (told[-1].step.key, told[-1].step.worker_use) == (1, None)
+
+
+RUN = StepRun(1, replace(ROW, key=0), False, None, None, True, None)
+END = StepRunEnd(HOLDS, 7)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_body_in_a_process_persists_the_end_before_it_asks_for_its_slot(kept: bool) -> None:
+    done: list[str] = []
+
+    class Proxy:
+        @staticmethod
+        async def answer_on_loop(what: str, _: str, payload: bytes = b"") -> bytes:
+            done.append(what)
+            return msgspec.json.encode(END)
+
+        @staticmethod
+        def tell(what: str, number: str, _: bytes) -> None:
+            done.append(f"told {what} {number}")
+
+    async def settle(end: StepRunEnd) -> Any:
+        done.append("kept" if kept else "refused")
+        if not kept:
+            raise AttemptOver("this attempt has ended")
+        return end.value
+
+    flow = FlowProxy(cast("Any", Proxy), FlowFacts(1, 0, 0, 0.0), cast("Any", None))
+    if kept:
+        assert await flow.run_step(7, RUN, anyio.Event, settle) == 7
+        assert done == ["run", "kept", "regain"]
+        return
+    with pytest.raises(AttemptOver):
+        await flow.run_step(7, RUN, anyio.Event, settle)
+    assert done == ["run", "refused", "told regain 1"]
+
+
+async def test_a_body_in_a_process_gets_the_end_of_its_step_before_its_slot() -> None:
+    done: list[str] = []
+
+    class Flows:
+        @staticmethod
+        async def run_step(token: int, run: StepRun, func: None, settle: Any, lending: Any) -> None:
+            assert (token, run.number, func) == (7, 1, None)
+            await settle(END)
+            done.append("slot")
+
+    class Engine:
+        park = None
+
+        @staticmethod
+        def answer(answer: RequestAnswer) -> None:
+            assert msgspec.json.decode(answer.payload, type=StepRunEnd) == END
+            done.append("end")
+
+    nothing = cast("Any", None)
+    requests = WorkerRequests(nothing, nothing, nothing, nothing, cast("Any", Engine), flows=cast("Any", Flows))
+    async with anyio.create_task_group() as group:
+        group.start_soon(requests._run_step, 7, BodyRequest(7, 1, "run", "s", msgspec.json.encode(RUN)))
+        await anyio.wait_all_tasks_blocked()
+        assert done == ["end"]
+        assert await requests._run_step(7, BodyRequest(7, 2, "regain", "1")) == b""
+        assert done == ["end", "slot"]
+    assert await requests._run_step(7, BodyRequest(7, 3, "regain", "1")) == b""  # its wait was dropped
 
 
 def test_what_cannot_run_there_is_refused_where_it_is_declared() -> None:
