@@ -71,8 +71,8 @@ class TextCopy:
 
         A task that waits for its next attempt keeps the token of the last one.
         """
-        if record is not None and not self._compared and not self.live.text.size:
-            self._cover(record)
+        if not (record is None or record.state in TASK_ENDED or self._compared or self.live.text.size):
+            self._cover(record)  # of a task that has ended meanwhile the last text may be there still
         self._compared = True
         gone = record is None or record.state in TASK_ENDED or self._over_in(record)
         if gone and self._gone:

@@ -38,6 +38,14 @@ def test_a_copy_of_an_old_record_is_of_the_attempt_that_runs_now() -> None:
     assert (copy.place.token, copy.live.over) == (8, False)  # it waits for the next attempt
 
 
+def test_a_copy_of_a_task_that_has_ended_meanwhile_has_the_text_that_is_left() -> None:
+    copy = TextCopy(record("running", 7))
+    copy.compare(record("completed", 7))
+    copy.take(LiveText(1, 7, 0, "the end"))
+    copy.compare(record("completed", 7))
+    assert (copy.live.text.after(0), copy.live.over) == ((0, "the end"), True)
+
+
 @pytest.mark.parametrize("state", ["retrying", "circuit_open", "held"])
 def test_a_copy_ends_while_the_task_waits_for_its_next_attempt(state: str) -> None:
     copy = TextCopy(record("running", 7))
