@@ -91,7 +91,7 @@ class Port:
             self.inputs.append(CallEnded(effect.token, "ok"))
         elif isinstance(effect, JobOver):
             self.done += 1
-            effect.job.let_go()
+            effect.job.release_actors()
 
 
 def independent(count: int = 1000) -> list[Task]:
