@@ -76,14 +76,8 @@ class SharedText:
         delays = Delays(EVERY, LATEST)
         try:
             while self._shared or self._over:
-                try:
+                with self._failure.contained():
                     await self._write()
-                except RuntimeClosed:
-                    raise
-                except Exception as error:  # it is only for show: it must not break the runtime
-                    self._failure.failed(error)
-                else:
-                    self._failure.succeeded()
                     delays = Delays(EVERY, LATEST)
                 await self._node.pause(delays())
         except RuntimeClosed:

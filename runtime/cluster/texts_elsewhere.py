@@ -59,16 +59,10 @@ class TextsElsewhere:
         delays = Delays(EVERY, IDLE)
         try:
             while self._drop_unread():
-                try:
+                with self._failure.contained():
                     await self._check()  # first: the record of a new reader may be old
                     if await self._look():
                         delays = Delays(EVERY, IDLE)
-                except RuntimeClosed:
-                    raise
-                except Exception as error:  # it is only for show: it must not break the runtime
-                    self._failure.failed(error)
-                else:
-                    self._failure.succeeded()
                 await self._node.pause(delays(), self._asked)
         except RuntimeClosed:
             pass

@@ -9,11 +9,12 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ...actors.user_code import message_of
-from ..errors import JournalError
+from ..errors import JournalError, RuntimeClosed
 
 TRIES = 8
 """Tries in a row that fail before a notice tells of it: with the growing delays between them, ten seconds or more."""
@@ -42,3 +43,15 @@ class LastingFailure:
     def succeeded(self) -> None:
         """Note a try that succeeded."""
         self._tries, self._told = 0, False
+
+    @contextmanager
+    def contained(self) -> Iterator[None]:
+        """Note whether one try fails, and let no error but RuntimeClosed out: what is only for show breaks nothing."""
+        try:
+            yield
+        except RuntimeClosed:
+            raise
+        except Exception as error:
+            self.failed(error)
+        else:
+            self.succeeded()
