@@ -36,7 +36,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
@@ -56,10 +55,11 @@ from ...actors.records.step import PUBLISH, RECEIVE, SEND, VERSION, StepRecord
 from ...actors.spec.backoff import delay
 from ...actors.spec.limits import attempts
 from ...actors.spec.model import OF_PROCESSES
-from ...actors.user_code import contained, is_a
+from ...actors.user_code import is_a
 from ..functions.import_paths import NoPath, same_names, spoken
 from ..values import LARGEST, NotSerialisable, checked
 from . import step_errors
+from .call_arguments import digest, encoded_call, known_arguments, spoken_call
 from .failures import describe
 from .receiving import Outgoing, addressed
 from .steps import (
@@ -90,8 +90,6 @@ MOST_STEPS = 100_000
 """Steps in the history of one flow."""
 LONGEST_CALL = 2048
 """Bytes of the arguments of a step that are kept for people, as JSON. Longer ones are known by their digest only."""
-LONGEST_SPOKEN = 200
-"""Characters of the arguments of a step that an error tells."""
 SLEEP = "task.sleep"
 """The name of the steps that `task.sleep` takes."""
 
@@ -398,8 +396,8 @@ class Flow:
     def _place(self, name: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepRecord | FlowChanged:
         """The row of a call: a kept one if that counts, else a new one; the error if the kept ones are other calls."""
         self._refuse_inside(name)
-        data = _encoded_call(args, kwargs)
-        call = _digest(_known_arguments(args, kwargs) if data is None else data)
+        data = encoded_call(args, kwargs)
+        call = digest(known_arguments(args, kwargs) if data is None else data)
         found = self._kept.take(name, call)
         if found is None and call and data is None and not self._in_order:
             found = self._kept.take(name, "")  # of an older version, which left out all arguments of such a call
@@ -407,8 +405,8 @@ class Flow:
             if call and known.call:
                 return self._has_changed(
                     f"step {known.label!r} of this flow was called with other arguments than now (kept: "
-                    f"{_spoken_call(known.call, known.raw_given)}, asked for: "
-                    f"{_spoken_call(call, self._shown_call(data))}): a body has to call "
+                    f"{spoken_call(known.call, known.raw_given)}, asked for: "
+                    f"{spoken_call(call, self._shown_call(data))}): a body has to call "
                     "its steps as it did before. Make what differs a step (task.now, task.uuid), or give a new call a "
                     "name of its own (`step(function, name=...)`), or ask `task.version(...)` before it"
                 )
@@ -436,7 +434,7 @@ class Flow:
     def _own(self, name: str, argument: object = None) -> StepRecord:
         """The row of a step of the library: the kept one with its argument, or a new one."""
         self._refuse_inside(name)
-        call = "" if argument is None else _digest(_encoded_call((argument,), {}))
+        call = "" if argument is None else digest(encoded_call((argument,), {}))
         return self._kept.take(name, call) or self._new(name, name, call)
 
     def _shown_call(self, data: bytes | None) -> msgspec.Raw | None:
@@ -1050,55 +1048,6 @@ def _for_elsewhere(
 
 def _place_of(row: StepRecord) -> tuple[str, int]:
     return row.name, row.number
-
-
-_encode = msgspec.json.Encoder(order="deterministic").encode
-
-
-def _encoded_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None:
-    """The arguments of a call as JSON; None if that cannot hold them."""
-    try:
-        return _encode((args, kwargs))
-    except BaseException as error:  # of the code of an argument
-        contained(error)
-        return None
-
-
-def _known_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None:
-    """The arguments of a call as JSON, with a hole for each that JSON cannot hold; None if it can hold none of them."""
-    placed = [_encoded_argument(one) for one in args]
-    named = {name: _encoded_argument(kwargs[name]) for name in kwargs}
-    if all(one is _HOLE for one in (*placed, *named.values())):
-        return None
-    return _encode((placed, named))
-
-
-def _encoded_argument(value: object) -> msgspec.Raw:
-    try:
-        return msgspec.Raw(_encode(value))
-    except BaseException as error:  # of the code of an argument
-        contained(error)
-        return _HOLE
-
-
-_HOLE = msgspec.Raw(b'{"":null}')  # in place of an argument
-
-
-def _digest(call: bytes | None) -> str:
-    """A digest of the arguments of a call; "" if there is no JSON of them."""
-    return "" if call is None else blake2b(call, digest_size=12).hexdigest()
-
-
-_NOTHING_GIVEN = _digest(_encoded_call((), {}))
-
-
-def _spoken_call(call: str, given: msgspec.Raw | None) -> str:
-    """The arguments of a call for people, as a call is written. given: as they are kept, if they are."""
-    if given is None:
-        return "()" if call == _NOTHING_GIVEN else "arguments that are not kept"
-    args, kwargs = msgspec.json.decode(given)
-    said = ", ".join([*(repr(one) for one in args), *(f"{name}={one!r}" for name, one in kwargs.items())])
-    return f"({said})" if len(said) <= LONGEST_SPOKEN else f"({said[:LONGEST_SPOKEN]}...)"
 
 
 def _result_of(row: StepRecord) -> Any:
