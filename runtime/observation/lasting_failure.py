@@ -9,7 +9,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,7 +45,7 @@ class LastingFailure:
         self._tries, self._told = 0, False
 
     @contextmanager
-    def contained(self) -> Iterator[None]:
+    def contained(self) -> Generator[None]:
         """Note whether one try fails, and let no error but RuntimeClosed out: what is only for show breaks nothing."""
         try:
             yield
