@@ -22,7 +22,7 @@ Rules (DESIGN section 10)
 - Each try of a step with a tool holds a unit of the tool, and tells how it has ended. The wait for one lends the slot.
 - A wait between two tries above `DURABLE_WAIT` is journaled with its due time, and lends the slot.
 - The functions of other steps run in the process of the body. The operations of the runtime that they need are in
-  `FlowPort`: `runtime/flows/flows.py` has it in the runtime's process, `engines/process/flow_proxy.py` in a worker's.
+  `flow_port.py`.
 - A send is journaled before the message goes out, so that it has a key: that is its request_id in each replay, and a
   message that went out before its step was kept does not go out again.
 - The steps of a plain function are called in one thread: with several, their order would be an accident, and a replay
@@ -32,17 +32,15 @@ Rules (DESIGN section 10)
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import msgspec
 
 from ...actors.messages.errors import (
-    AttemptOver,
     FlowAsleep,
     FlowChanged,
     MessageInvalid,
@@ -61,6 +59,8 @@ from ..values import LARGEST, NotSerialisable, checked
 from . import step_errors
 from .call_arguments import digest, encoded_call, known_arguments, spoken_call
 from .failures import describe
+from .flow_port import Receiving
+from .kept_steps import KeptSteps
 from .receiving import Outgoing, addressed
 from .steps import (
     BoundStep,
@@ -78,9 +78,9 @@ from .steps import (
 if TYPE_CHECKING:
     from random import Random
 
-    from ..dispatch.threads import ThreadLimit
     from ..text.secrets import Mask
     from .connection import Connection
+    from .flow_port import FlowPort
     from .receiving import Wanted
 
 T = TypeVar("T")
@@ -92,121 +92,6 @@ LONGEST_CALL = 2048
 """Bytes of the arguments of a step that are kept for people, as JSON. Longer ones are known by their digest only."""
 SLEEP = "task.sleep"
 """The name of the steps that `task.sleep` takes."""
-
-
-class FlowPort(Protocol):
-    """The operations of the runtime that a flow needs, in the process of its body."""
-
-    @property
-    def threads(self) -> ThreadLimit:
-        """The threads for plain functions that have a time limit, or are steps of async bodies."""
-        ...
-
-    @property
-    def on_loop(self) -> bool:
-        """Whether the present thread is the one of the event loop."""
-        ...
-
-    @property
-    def in_body(self) -> bool:
-        """Whether the body itself runs here, and not a task that it has started."""
-        ...
-
-    async def gate(self, token: int) -> None:
-        """Wait until a new step may begin: not while the runtime drains."""
-        ...
-
-    @property
-    def in_runtime(self) -> bool:
-        """Whether the body runs in the process of the runtime."""
-        ...
-
-    @property
-    def random(self) -> Random:
-        """A source of randomness."""
-        ...
-
-    def now(self) -> float:
-        """UTC epoch seconds, on the runtime's clock."""
-        ...
-
-    def after(self, seconds: float, do: Callable[[], object]) -> Callable[[], object]:
-        """Call `do` on the loop after so many seconds. Returns the function that cancels that."""
-        ...
-
-    async def keep(self, token: int, row: StepRecord) -> StepRecord:
-        """Persist a step; returns its record when it is durable. Raises AttemptOver if the attempt has ended."""
-        ...
-
-    def keep_blocking(self, token: int, row: StepRecord, connection: Connection | None) -> StepRecord:
-        """`keep` for a body in a thread. Also raises TaskCancelled."""
-        ...
-
-    def keep_later(self, token: int, row: StepRecord) -> None:
-        """Persist a step, without waiting for it."""
-        ...
-
-    async def pause(self, token: int, until: float) -> None:
-        """Wait for a time (UTC epoch seconds), without a slot."""
-        ...
-
-    def take(self, token: int, request: MessageRequest, over: Receiving) -> None:
-        """Receive a message, if there is one; `over` gets the step, on the loop, when that is durable."""
-        ...
-
-    async def message(self, token: int, name: str, until: float | None) -> None:
-        """Wait for a message of that name, or for a time (UTC epoch seconds), without a slot."""
-        ...
-
-    async def use_tool(self, token: int, request: ToolRequest) -> StepRecord:
-        """Wait for a unit of a tool, without a slot. Returns the record of the step. Whatever it raises, `leave_tool`
-        has to be called. Raises AttemptOver if the attempt has ended.
-        """
-        ...
-
-    def leave_tool(self, token: int, number: int, ended: CallEnded) -> None:
-        """Give back a unit of a tool, or wait no longer for one. ended: how the function of the step has ended."""
-        ...
-
-    async def run_step(
-        self, token: int, run: StepRun, func: Callable[[], Any], settle: Callable[[StepRunEnd], Awaitable[T]]
-    ) -> T:
-        """Run a step on a worker, without the slot of the body. func: its function with its arguments, if it need not
-        go to another process. settle: persists its end, before the body waits for its slot. Returns what that returns.
-
-        Raises AttemptOver if the attempt has ended.
-        """
-        ...
-
-    async def send(self, token: int, message: Outgoing) -> None:
-        """Send a message, once under its request_id. Raises the errors of `JobHandle.send`, and LookupError."""
-        ...
-
-    def blocking(self, func: Callable[[], Coroutine[Any, Any, T]], connection: Connection | None) -> T:
-        """Await something on the loop, for a body in a thread. Raises TaskCancelled if its task is cancelled."""
-        ...
-
-
-class Receiving:
-    """A request for a message. It goes on if the body stops waiting for it: its next receive of that name gets it."""
-
-    def __init__(self) -> None:
-        self._over = anyio.Event()
-        self._row: StepRecord | None = None
-        self._error: BaseException | None = None
-
-    def __call__(self, row: StepRecord | None, error: BaseException | None) -> None:
-        """Take the answer, on the loop."""
-        self._row, self._error = row, error
-        self._over.set()
-
-    async def row(self) -> StepRecord:
-        """Wait for the step. Raises the error of a refusal."""
-        if not self._over.is_set():  # else a receive without time for a checkpoint would never get it
-            await self._over.wait()
-        if self._row is None:
-            raise self._error or AttemptOver("this attempt has ended: it receives no more messages")
-        return self._row
 
 
 class Flow:
@@ -233,9 +118,9 @@ class Flow:
         self._mask = mask
         self._task = task
         self._round = round
-        self._kept = _KeptSteps(kept)
-        self.began_empty = not self._kept.rows
-        self._count = len(self._kept.rows)
+        self._kept = KeptSteps(kept)
+        self.began_empty = not self._kept
+        self._count = len(self._kept)
         self._versions: dict[str, int] = {}
         self._receiving: dict[tuple[str, int], Receiving] = {}  # requests that are not answered yet, by their steps
         self._asked: set[tuple[str, int]] = set()  # steps of receives for which no message was there
@@ -365,7 +250,7 @@ class Flow:
 
     def unasked(self) -> list[str]:
         """The labels of kept steps that the body did not ask for."""
-        return [row.label for row in self._kept.rows.values() if row.ended_at is not None or not _is_receive(row)]
+        return [row.label for row in self._kept if row.ended_at is not None or not _is_receive(row)]
 
     # -- replaying -----------------------------------------------------------------------------------------------------
 
@@ -410,7 +295,8 @@ class Flow:
                     "its steps as it did before. Make what differs a step (task.now, task.uuid), or give a new call a "
                     "name of its own (`step(function, name=...)`), or ask `task.version(...)` before it"
                 )
-            found = self._kept.rows.pop((known.name, known.number))
+            self._kept.remove(known)
+            found = known
         if found is None:
             return self._new(name, path, call, self._shown_call(data) if args or kwargs else None)
         if ":" in found.function and ":" in path and not same_names(found.function, path):
@@ -933,65 +819,6 @@ class StepRaised(Exception):  # noqa: N818 - it says what happened
         self.arguments = None if end.arguments is None else msgspec.Raw(msgspec.json.encode(end.arguments))
 
 
-class _KeptSteps:
-    """The kept steps that the body has not asked for yet, by their names and numbers."""
-
-    def __init__(self, rows: Iterable[StepRecord]) -> None:
-        self.rows = {(row.name, row.number): row for row in sorted(rows, key=_place_of)}
-        self._highest: dict[str, int] = {}
-        self._missing: dict[str, deque[int]] = {}  # by name: numbers below the highest that no kept step has
-        self._in_order: dict[str, deque[int]] = {}  # by name, the lowest first, of calls that the body itself made
-        self._calls: dict[tuple[str, str], deque[int]] = {}  # by name and call, the lowest first, of all calls
-        for (name, number), row in self.rows.items():
-            after = self._highest.get(name, 0) + 1
-            if number != after:
-                self._missing.setdefault(name, deque()).extend(range(after, number))
-            self._highest[name] = number
-            if not row.branch:
-                self._in_order.setdefault(name, deque()).append(number)
-            self._calls.setdefault((name, row.call), deque()).append(number)
-
-    def take(self, name: str, call: str) -> StepRecord | None:
-        """The first step of that name and call, which counts as asked for now."""
-        first = self._first(name, self._calls.get((name, call)))
-        if first is None or (not call and self._lacks_before(first)):
-            return None
-        return self.rows.pop((name, first.number))
-
-    def give_back(self, row: StepRecord) -> None:
-        """Let a step that was taken be found again, before the others of its name and call."""
-        self.rows[row.name, row.number] = row
-        self._highest[row.name] = max(self._highest.get(row.name, 0), row.number)
-        if not row.branch:
-            self._in_order.setdefault(row.name, deque()).appendleft(row.number)
-        self._calls.setdefault((row.name, row.call), deque()).appendleft(row.number)
-
-    def next_in_order(self, name: str) -> StepRecord | None:
-        """The step of that name that the body itself called next; None if that one was interrupted."""
-        first = self._first(name, self._in_order.get(name))
-        return None if first is None or self._lacks_before(first) else first
-
-    def next_number(self, name: str) -> int:
-        """The number of a new step of that name: the one of an interrupted call, or the next one."""
-        if missing := self._missing.get(name):
-            return missing.popleft()
-        self._highest[name] = number = self._highest.get(name, 0) + 1
-        return number
-
-    def _first(self, name: str, numbers: deque[int] | None) -> StepRecord | None:
-        """The first step of these numbers that was not taken."""
-        while numbers:
-            if (row := self.rows.get((name, numbers[0]))) is not None:
-                return row
-            numbers.popleft()
-        return None
-
-    def _lacks_before(self, row: StepRecord) -> bool:
-        """Whether a call before that one was interrupted, and was not made again yet."""
-        missing = self._missing.get(row.name)
-        return missing is not None and bool(missing) and missing[0] < row.number
-
-
 def _anew(row: StepRecord) -> StepRecord:
     """The row of a receive that waits anew, under its key."""
     return msgspec.structs.replace(
@@ -1044,10 +871,6 @@ def _for_elsewhere(
         if needed:
             raise
         return None, None
-
-
-def _place_of(row: StepRecord) -> tuple[str, int]:
-    return row.name, row.number
 
 
 def _result_of(row: StepRecord) -> Any:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from ...dispatch.threads import ThreadLimit
     from ...text.secrets import Mask
     from ..connection import Connection
-    from ..flow import Flow, Receiving
+    from ..flow import Flow
+    from ..flow_port import Receiving
     from ..receiving import Outgoing
     from ..steps import FlowFacts, MessageRequest, StepRun, ToolRequest
     from .runtime_proxy import RuntimeProxy

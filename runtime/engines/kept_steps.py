@@ -1,0 +1,90 @@
+"""The kept steps of a flow that its body has not called yet, and the numbers of new ones.
+
+Rules
+- A kept step is found by its name and its arguments; among equal calls the first one comes first.
+- A number that is missing before a kept step was that of a parallel call that was interrupted: the next new step of
+  that name gets it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...actors.records.step import StepRecord
+
+
+class KeptSteps:
+    """The kept steps that the body has not called yet."""
+
+    def __init__(self, rows: Iterable[StepRecord]) -> None:
+        self._rows = {(row.name, row.number): row for row in sorted(rows, key=_place_of)}
+        self._highest: dict[str, int] = {}
+        self._missing: dict[str, deque[int]] = {}  # by name: numbers below the highest that no kept step has
+        self._in_order: dict[str, deque[int]] = {}  # by name, the lowest first, of calls that the body itself made
+        self._calls: dict[tuple[str, str], deque[int]] = {}  # by name and call, the lowest first, of all calls
+        for (name, number), row in self._rows.items():
+            after = self._highest.get(name, 0) + 1
+            if number != after:
+                self._missing.setdefault(name, deque()).extend(range(after, number))
+            self._highest[name] = number
+            if not row.branch:
+                self._in_order.setdefault(name, deque()).append(number)
+            self._calls.setdefault((name, row.call), deque()).append(number)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[StepRecord]:
+        """The steps that are left, by their names and numbers."""
+        return iter(self._rows.values())
+
+    def take(self, name: str, call: str) -> StepRecord | None:
+        """Remove and return the first step of that name and call; None if there is none."""
+        first = self._first(name, self._calls.get((name, call)))
+        if first is None or (not call and self._lacks_before(first)):
+            return None
+        return self._rows.pop((name, first.number))
+
+    def remove(self, row: StepRecord) -> None:
+        """Remove a step that `next_in_order` has returned."""
+        del self._rows[row.name, row.number]
+
+    def give_back(self, row: StepRecord) -> None:
+        """Let a step that was taken be found again, before the others of its name and call."""
+        self._rows[row.name, row.number] = row
+        self._highest[row.name] = max(self._highest.get(row.name, 0), row.number)
+        if not row.branch:
+            self._in_order.setdefault(row.name, deque()).appendleft(row.number)
+        self._calls.setdefault((row.name, row.call), deque()).appendleft(row.number)
+
+    def next_in_order(self, name: str) -> StepRecord | None:
+        """The step of that name that the body itself called next, which stays; None if that one was interrupted."""
+        first = self._first(name, self._in_order.get(name))
+        return None if first is None or self._lacks_before(first) else first
+
+    def next_number(self, name: str) -> int:
+        """The number of a new step of that name: the one of an interrupted call, or the next one."""
+        if missing := self._missing.get(name):
+            return missing.popleft()
+        self._highest[name] = number = self._highest.get(name, 0) + 1
+        return number
+
+    def _first(self, name: str, numbers: deque[int] | None) -> StepRecord | None:
+        """The first step of these numbers that was not taken."""
+        while numbers:
+            if (row := self._rows.get((name, numbers[0]))) is not None:
+                return row
+            numbers.popleft()
+        return None
+
+    def _lacks_before(self, row: StepRecord) -> bool:
+        """Whether a call before that one was interrupted, and was not made again yet."""
+        missing = self._missing.get(row.name)
+        return missing is not None and bool(missing) and missing[0] < row.number
+
+
+def _place_of(row: StepRecord) -> tuple[str, int]:
+    return row.name, row.number
