@@ -243,5 +243,5 @@ class SupervisorActor:
         for token, call in kernel.calls.items():
             if call.kind == "body":
                 kernel.send(kernel.entities[call.key], message)
-            elif call.kind != "step":  # its body stops it: else it would hear of a lost worker
+            elif call.kind != "step":  # the body stops its steps; if they ended here, the body would see a lost worker
                 kernel.effect(StopCall(token))

@@ -4,8 +4,8 @@ Rules
 -----
 - Every number that a user gives for a time passes one of these functions before it is stored or waited for. They check
   that it is a number, finite, and in the range that people, files, databases and timers can represent.
-- A number is an `int` or a `float`. A bool, a Decimal, a timedelta, a text of digits is none, and raises a TypeError
-  with a message. In the text of a duration or a date the digits are 0 to 9, and not those of other scripts.
+- A number is an `int` or a `float`. A bool, a Decimal, a timedelta and a text of digits are no numbers, and raise a
+  TypeError with a message. In the text of a duration or a date the digits are 0 to 9, and not those of other scripts.
 - A value that is *set* is never negative (`seconds`). A value that a program computes when it uses it, as the time left
   until a deadline, may be negative: that wait is over already (`wait_of`).
 - A point in time is UTC epoch seconds between 1970 and the year 9999, whatever the time is now: so each start accepts,

@@ -1,7 +1,7 @@
-"""Errors about arguments, in the words of the caller: what was called, which name it does not know, which is near.
+"""Errors about arguments, in the words of the caller: the called function, the unknown name, and the most similar one.
 
-msgspec says "Unexpected keyword argument 'retrys'": not of what, nor what was meant. Python names the class that has a
-method, which may be one that no user knows.
+msgspec's own error, "Unexpected keyword argument 'retrys'", names neither the function nor the argument that was
+probably meant. Python's error names the class that has the method: users may not know that class.
 """
 
 from __future__ import annotations

@@ -268,7 +268,7 @@ class JobActor(Entity[JobRecord]):
         self.mailbox.put(self.record, None, message)
 
     def wake_others(self) -> None:
-        """Wake bodies that wait for unread messages: one that was woken for them has ended."""
+        """Wake other bodies that wait for unread messages: the body that was woken for these messages has ended."""
         if self._mailbox is not None:
             self._mailbox.wake_others()
 

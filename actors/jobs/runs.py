@@ -13,8 +13,8 @@ Rules
 - From a cancelled run, a completed task is carried over only if its `checkpoint` is on. The checkpoint that a body
   saved is passed to the next run of its task; but a task that a person asked for by name begins without it.
 - A task that did not complete keeps its flow: the completed steps of its body are not run again, and its round and the
-  arguments of that round stay. A task that completed, and runs again, begins a new flow. It keeps its flow if a person
-  asked for it from one of its steps on: those steps were dropped as the run was requested.
+  arguments of that round stay. A task that completed, and runs again, begins a new flow. But it keeps its flow if a
+  person runs it again from one of its steps on: this step and the later ones were dropped when the run was requested.
 - O(tasks + edges), without recursion.
 """
 

@@ -56,7 +56,7 @@ class Job(Receiver, Protocol):
         ...
 
     def wake_others(self) -> None:
-        """Wake bodies that wait for unread messages: one that was woken for them has ended."""
+        """Wake other bodies that wait for unread messages: the body that was woken for these messages has ended."""
         ...
 
     def task_ended(self, task: Entity[TaskRecord]) -> None:

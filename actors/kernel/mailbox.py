@@ -1,9 +1,10 @@
 """The messages to a job and its tasks that no body has received yet, and the bodies that wait for some (DESIGN, 10).
 
 Rules
-- Messages of one name are received in the order in which they were sent. A message to the job goes to whichever of its
-  tasks asks first, one to a task only to that task.
-- A receive and the step that keeps its value are one turn, so they commit together: no message is lost or comes twice.
+- Messages of one name are received in the order in which they were sent. A message to the job goes to the first task
+  that asks for it, a message to a task only to that task.
+- A receive and the step that keeps its value are one turn, so they commit together: no message is lost or received
+  twice.
 - A message wakes the one body that has waited longest, once the message is durable. That body then takes it by another
   input: a body that has stopped waiting meanwhile takes nothing, and the next one is woken.
 - Unread messages belong to the job, not to a run: a further run of the job receives them.
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
     from .kernel import Kernel
 
 MOST_UNREAD = 10_000
-"""Unread messages of one job: a further one is refused."""
+"""The most unread messages of one job; a further message is refused."""
 
 
 class _Waiting(msgspec.Struct, frozen=True):
-    """A body that waits for a message to its task, or to its job. came: its place among all that wait, whatever its
-    number. resting: the key of its task, if its attempt waits without a body: then there is no reply, and its number is
-    the token with a minus.
+    """A body that waits for a message to its task, or to its job. came: its place in the order of all waits, which its
+    number does not show. resting: the key of its task, if its attempt waits without a body: then there is no reply, and
+    its number is the negative token.
     """
 
     task: str
@@ -98,7 +99,7 @@ class Mailbox:
                         return
 
     def _told(self, number: int, one: _Waiting) -> bool:
-        """Tell who waits that there may be a message. False if that one does not wait any more."""
+        """Notify a waiting body that there may be a message. False if that body does not wait any more."""
         if one.reply is not None:
             self._kernel.effect(Answer(one.reply))
             return True
@@ -109,7 +110,7 @@ class Mailbox:
         return True
 
     def wake_others(self) -> None:
-        """Wake bodies that wait for unread messages: one that was woken for them may have ended without taking any."""
+        """Wake other bodies that wait for unread messages: the body that was woken may have ended without a receive."""
         for name in list(self._unread) if self._waiting else ():
             self._wake(name)
 
@@ -141,7 +142,7 @@ class Mailbox:
         self._wake(name)
 
     def leave(self, name: str, number: int) -> None:
-        """A body has stopped waiting: if it was woken before, wake the next one."""
+        """Remove a body that has stopped waiting; if it was woken before, wake the next body."""
         waiting = self._waiting.get(name, {})
         if number in waiting:
             self._note(waiting, number, None)

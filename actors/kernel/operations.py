@@ -151,7 +151,7 @@ class TurnOperations:
             call.heard = self.port.monotonic()
 
     def unheard(self, token: int) -> None:
-        """Note that the engine cannot begin the call yet, as if it had not got it."""
+        """Note that the engine cannot begin the call yet: the call counts as not delivered."""
         if (call := self.calls.get(token)) is not None:
             call.heard = None
 

@@ -285,9 +285,9 @@ class CallOrder(msgspec.Struct, gc=False):
 class ToolUse(msgspec.Struct, frozen=True, eq=False):
     """The use of a tool by a step of a running body: it holds a unit of the tool, or waits for one.
 
-    key: by which the breaker knows it. number: of the use, among those of the attempt under `token`. step: the step's
-    record, to which `actors/tasks/steps.py` adds the facts of the task. generation: of the breaker, when it got the
-    unit.
+    key: identifies the use for the breaker. number: of the use, among those of the attempt under `token`. step: the
+    step's record, to which `actors/tasks/steps.py` adds the facts of the task. generation: that of the breaker when the
+    step got the unit.
     """
 
     key: int
@@ -298,7 +298,7 @@ class ToolUse(msgspec.Struct, frozen=True, eq=False):
     step: StepRecord
     reply: Reply  # answered with the step's record when it is known whether the step has to wait
     got: Reply  # answered when a step that had to wait has the unit
-    waits: bool = False  # it has been answered that it has to wait
+    waits: bool = False  # the step got the answer that it has to wait
     held: bool = False
     generation: int = 0
 

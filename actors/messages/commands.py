@@ -204,8 +204,8 @@ class TripBreaker(CommandWithReason, frozen=True):
 class Lend(Message, frozen=True):
     """Release the slot of the body with this token while it waits; its time limit pauses.
 
-    wait: what the body waits for, if it does nothing else: then the end of its process interrupts nothing. It is sent
-    again when that changes.
+    wait: what the body waits for, if it does nothing else: then the end of its process interrupts nothing. The message
+    is sent again when this changes.
     """
 
     token: int
@@ -234,7 +234,7 @@ class TakeMessage(Message, frozen=True):
     """A body asks for the oldest unread message of that name, to it or to any task of its job.
 
     Answered with the record of the step: with the message's value if there is one, which is received then; else `step`
-    as it is given. keep: persist it in this case, too.
+    as it is given. keep: persist the step in this case, too.
     """
 
     token: int
@@ -245,7 +245,7 @@ class TakeMessage(Message, frozen=True):
 
 
 class AwaitMessage(Message, frozen=True):
-    """Answered when there may be an unread message of that name for the body. number: of this wait, to leave it."""
+    """Answered when there may be an unread message of that name for the body. number: identifies this wait."""
 
     token: int
     name: str
@@ -277,7 +277,7 @@ class UseTool(Message, frozen=True):
 
 
 class LeaveTool(Message, frozen=True):
-    """A step does not use its tool any more, or does not wait for it. ended: how its function ended, as for a body."""
+    """A step has stopped using its tool, or waiting for it. ended: how its function ended, as for a body."""
 
     token: int
     number: int
@@ -287,7 +287,7 @@ class LeaveTool(Message, frozen=True):
 class RunStep(Message, frozen=True):
     """A step of a running body is about to run on a worker. number: of this run, among those of the body.
 
-    step: its record, which says the engine and the capabilities. moves: it may run on a cluster if no other worker can
+    step: its record, which names the engine and the capabilities. moves: it may run on a cluster if no other worker can
     run it. reply: gets the record whenever it changes: the step waits, no worker can run it, or its function runs.
     """
 
@@ -299,7 +299,7 @@ class RunStep(Message, frozen=True):
 
 
 class StopStep(Message, frozen=True):
-    """A step does not wait for its worker any more, or its function is to end: then its end is reported."""
+    """A step has stopped waiting for its worker, or its function has to stop: then its end is reported."""
 
     token: int
     number: int
@@ -364,7 +364,8 @@ class SpawnMachine(Message, frozen=True):
     """Create the entity of that name, of this kind, or resume the existing one.
 
     known: its record, if only the journal has it; kept: the definition of that record. kind: None if it cannot be
-    found, and `missing` says why. ref: the reference that answers for it until it exists, and lives at least as long.
+    found, and `missing` says why. ref: the reference that shows the entity until the entity exists; it lives at least
+    as long as that takes.
     """
 
     name: str

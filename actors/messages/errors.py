@@ -120,7 +120,7 @@ class FlowChanged(Permanent):
 
 
 class ReceiveTimeout(TimeoutError):  # noqa: N818 - it says what happened
-    """No message of that name came in time. A new attempt of the task waits for one again."""
+    """No message of that name came in time. A new attempt of the task waits for a message again."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
@@ -134,7 +134,7 @@ class MessageInvalid(ValueError):  # noqa: N818 - it says what is the matter
 
 
 class TooManyMessages(ValueError):  # noqa: N818 - it says what is the matter
-    """Too many messages to a job are unread: none was sent. Send it again when the job has received some."""
+    """Too many messages to a job are unread, so this one was not sent. Send it again when the job has received some."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)

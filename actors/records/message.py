@@ -23,7 +23,7 @@ class MessageRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     job_id: str
     first: int = 1  # the job's first run: a job that replaces an ended one gets none of its messages
     name: str
-    task: str | None = None  # the name of the only task that may receive it; None: whichever asks first
+    task: str | None = None  # the name of the only task that may receive it; None: the first task that asks
     raw_value: msgspec.Raw = msgspec.field(name="value")  # as JSON
     sent_at: float  # UTC epoch seconds
     by: str | None = None  # the person who sent the message, if known

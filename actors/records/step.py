@@ -1,7 +1,7 @@
 """The record of one durable step of a task's body (DESIGN section 10).
 
-A step is known by its name and by its number: which call of that name it is in its flow. All runs of a task that go on
-from one another have one flow.
+A step is identified by its name and its number: the number of the call among the calls of that name in its flow. Runs
+of a task that continue one another share one flow.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .base import MaybeRaw
 from .task import TaskRecord, decoded
 
 PUBLISH = "task.publish "
-"""How the names of the steps begin by which a body has published a value: the value is their result."""
+"""The prefix of the names of steps by which a body publishes a value: the value is their result."""
 RECEIVE = "task.receive "
-"""How the names of steps that receive a message begin: the name of the message follows."""
+"""The prefix of the names of steps that receive a message: the name of the message follows."""
 SEND = "task.send "
-"""How the names of steps that send a message begin: the name of the message follows."""
+"""The prefix of the names of steps that send a message: the name of the message follows."""
 VERSION = "task.version "
-"""How the names of the steps begin that keep the version of a part of the body."""
+"""The prefix of the names of steps that keep the version of a part of the body."""
 WAITS, HOLDS = "waits", "holds"
 """How a step uses its tool (`StepRecord.tool_use`), or a worker (`StepRecord.worker_use`)."""
 _SHOWN = 20
@@ -57,14 +57,14 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     raw_arguments: MaybeRaw = msgspec.field(default=None, name="arguments")  # of the error, as JSON, if it can be made
     category: str | None = None  # of the error
     traceback: str | None = None
-    message: int | None = None  # of a receive: the key of the message that it took
-    tool: str | None = None  # which its function uses
+    message: int | None = None  # of a receive: the key of the received message
+    tool: str | None = None  # the tool that its function uses
     tool_use: str | None = None  # "waits" for a unit of the tool, or "holds" one since it waited
     engine: str | None = None  # of the worker on which its function runs, unless it runs where its body does
     capabilities: tuple[str, ...] = ()  # that this worker has
     worker_use: str | None = None  # "waits" for such a worker, or "holds" a slot of one: its function runs
     unroutable: str | None = None  # why no worker can run it, while it waits for one
-    dropped: bool = False  # a later run begins before this step: it does not count any more
+    dropped: bool = False  # a later run begins before this step: the step does not count any more
 
     @property
     def failed(self) -> bool:
@@ -74,7 +74,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     @property
     def state(self) -> str:
         """One of completed, failed, waiting and cancelled. A waiting step that has an error waits for its next try. A
-        cancelled one goes on if a replay asks for it again.
+        cancelled step goes on if a replay calls it again.
         """
         if self.ended_at is None:
             return "waiting" if self.cancelled_at is None else "cancelled"
@@ -93,7 +93,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     @property
     def given(self) -> tuple[list[Any], dict[str, Any]] | None:
         """The arguments of the call: those by position, and those by name. None if there were none, if they cannot be
-        written as JSON, or if they are longer than is kept.
+        written as JSON, or if they are too long to be kept.
         """
         found = decoded(self.raw_given)
         return None if found is None else (found[0], found[1])
@@ -125,9 +125,9 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 def of_present(step: StepRecord, task: TaskRecord) -> StepRecord:
-    """The step without its use of a tool and of a worker, unless the attempt that it says runs still.
+    """The step without its use of a tool and of a worker, unless its attempt still runs.
 
-    The row of a step stays as it was when its attempt is lost. task: in which its flow goes on.
+    The row of a step stays as it was when its attempt is lost. task: the task in which its flow goes on.
     """
     if step.tool_use is None and step.worker_use is None:
         return step
@@ -141,12 +141,12 @@ def _named(capabilities: Sequence[str]) -> str:
 
 
 def steps_from(steps: Sequence[StepRecord], label: str, about: str) -> list[StepRecord]:
-    """The steps that do not count any more if a flow runs again from the step of that label on: it, and those that were
-    first kept after it.
+    """The steps that do not count any more if a flow runs again from the step of that label on: this step, and the
+    steps that were first kept after it.
 
     steps: of the flow, oldest first. label: a name, with "#" and a number unless it is the first of that name. about:
-    the flow, for the error. Versions of parts of the body stay, since they say which code the kept steps are of; with
-    the first step of a flow they go, too. Raises LookupError if no such step is kept.
+    the flow, for the error. Versions of parts of the body stay, since they show which code made the kept steps; if the
+    flow runs again from its first step, they are dropped, too. Raises LookupError if no such step is kept.
     """
     rows = [step for step in steps if not step.name.startswith(VERSION)]
     for place, row in enumerate(rows):

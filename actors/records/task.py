@@ -44,8 +44,8 @@ class Process(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 class Anew(msgspec.Struct, frozen=True, gc=False):
     """The present round of a flow that has begun anew (`task.again`)."""
 
-    rounds: int  # that have ended
-    raw_args: msgspec.Raw = msgspec.field(name="args")  # as JSON, of the present one
+    rounds: int  # the number of ended rounds
+    raw_args: msgspec.Raw = msgspec.field(name="args")  # the arguments of the present round, as JSON
 
 
 class DurableWait(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -124,7 +124,7 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     cancel: Cancellation | None = None
     flow: int = 0  # key of the task under which its body's steps are kept; 0: its body has taken none
     anew: Anew | None = None  # its present round; None: its body has not begun anew
-    durable_wait: DurableWait | None = None  # of the present attempt; None: its body runs, or does not only wait
+    durable_wait: DurableWait | None = None  # of the present attempt; None: it does not only wait
 
     @property
     def result(self) -> Any:

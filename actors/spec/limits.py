@@ -6,8 +6,8 @@ Rules:
   one exception are transient errors (a broken connection): three attempts in all, unless the task must not run twice,
   or has a tool, whose breaker handles them.
 - `max_attempts = max_retries + 1` (DESIGN 5.7).
-- A task that only receives a message has one attempt without a limit of its own: nobody's defaults limit its wait, and
-  the deadline of the receive is final.
+- A task that only receives a message has one attempt without a limit of its own: no defaults limit its wait, and the
+  deadline of the receive is final.
 - Equal inputs give the same object, so that 100,000 tasks without settings of their own share one.
 """
 
@@ -34,7 +34,7 @@ RECOVERY_TIMEOUT = 60.0
 MAX_ATTEMPTS = 5
 MAX_LOSSES = 3
 MOST_LOSSES = 1_000_000_000
-"""The losses that a task may have which only receives a message: a crash interrupts nothing of it."""
+"""The losses allowed to a task that only receives a message: a crash interrupts nothing in such a task."""
 PASSING_ATTEMPTS = 3
 CANCEL_TIMEOUT = 30.0
 NO_TOOLS: Mapping[str, Tool] = MappingProxyType({})

@@ -101,7 +101,7 @@ _NOT_OF_RECEIVES = {
     **dict.fromkeys(("heartbeat_timeout", "total_timeout"), _ONE_LIMIT),
     **dict.fromkeys(("retry", "max_error_repeats", "on_exhausted"), _ONCE),
 }  # fmt: skip
-"""Settings that a task that receives a message has not, with the reason and an advice."""
+"""Settings that a task with `receive` cannot have, each with the reason and an advice."""
 
 
 class SpecificationError(ValueError):

@@ -40,10 +40,10 @@ Transient errors (seed 002, "error recovery")
 ---------------------------------------------
 - A task that sets no retries has three attempts in all for transient errors (a broken connection, a network timeout).
   DESIGN section 4 lets a task retry failures only if it says so; but a task runs again after a loss unless it sets
-  `on_loss`. So a task that sets neither may run twice anyway, and it causes a broken connection as little as a dead
-  worker. `retry=Retry(max_attempts=1)` or `on_loss="fail"` limits it to one attempt. The further attempts are `granted`
-  one by one, so that another kind of error of the same task is final. If the task has a tool, the tool's breaker and
-  `retry` decide.
+  `on_loss`. So a task that sets neither may run twice anyway, and its code causes neither a broken connection nor a
+  dead worker. `retry=Retry(max_attempts=1)` or `on_loss="fail"` limits it to one attempt. The further attempts are
+  `granted` one by one, so that another kind of error of the same task is final. If the task has a tool, the tool's
+  breaker and `retry` decide.
 - If a body runs out of resources (memory, disk, descriptors), the worker is treated as the cause: it pauses, and the
   attempt counts as a loss, not as a failure; so a task that uses up all resources does not run for ever. Other workers
   may lack the same resources: so the task waits for the same time, too, and twice as long after each further loss. A
@@ -250,7 +250,7 @@ def _ended_badly(task: TaskActor, ended: CallEnded) -> None:
         begin_anew(task, ended)
     elif ended.status in SAID and not (task.kernel.drain_began is not None and _was_killed(ended)):
         fail(task, ended, end="failed")
-    elif may_rest(task):  # it only waited: nothing was interrupted
+    elif may_rest(task):  # the body only waited: nothing was interrupted
         rest(task)
     elif task.kernel.drain_began is not None and _was_killed(ended):
         give_back(task)
@@ -433,7 +433,7 @@ def _passing(task: TaskActor, ended: CallEnded) -> str:
 
 def _rest(task: TaskActor, end: str, losses: int) -> float:
     """Seconds before the task runs again after a loss. After a lack of resources it waits, so that other tasks can end
-    and free them; after other losses it does not wait.
+    and free resources; after other losses it does not wait.
     """
     return task.stream.workforce.health.cooldown * 2 ** min(losses - 1, DOUBLED) if end == EXHAUSTED else 0.0
 
@@ -576,7 +576,7 @@ def due_running(task: TaskActor) -> None:
 
 def entered_timed_out(task: TaskActor) -> None:
     """Tell the body to stop, and wait for its end until the grace is over."""
-    if task.record.token not in task.kernel.calls:  # it has waited without a body
+    if task.record.token not in task.kernel.calls:  # the attempt has waited without a body
         fail(task, CallEnded(task.record.token, "gone"), end="timed_out")
         return
     task.kernel.effect(StopCall(task.record.token))

@@ -1,17 +1,16 @@
 """Attempts that wait durably without a body: restored at a start, or left behind when their worker ended.
 
 Rules (DESIGN section 10, "Waiting")
-- While a body does nothing but wait durably, the record says for what (`TaskRecord.durable_wait`). It says so in the
-  commit that lends the slot, and no more in the one that gives the slot back, before the body goes on. So whatever ends
-  the process or the worker in between interrupts nothing, and is no loss.
-- As soon as the body does something else beside its wait, the record says so no more; and again when the wait has been
-  alone for a while, or the body is dropped (`runtime/flows/lent_slots.py`).
-- Such an attempt *rests*: its task stays running, without a call, a slot and a body. A restart changes and writes
-  nothing of it.
+- While a body does nothing but wait durably, its record names what it waits for (`TaskRecord.durable_wait`). The commit
+  that lends the slot sets this field, and the commit that gives the slot back clears it, before the body goes on. So if
+  the process or the worker ends in between, nothing is interrupted, and no attempt is lost.
+- The field is cleared as soon as the body does something else beside its wait. It is set again when the body has only
+  waited for a while, or is dropped (`runtime/flows/lent_slots.py`).
+- Such an attempt *rests*: its task stays running, without a call, a slot and a body. A restart changes no record of it.
 - When the wait is over, the attempt is given back, and the task is queued: then the body runs again, from its first
-  line, and comes to the same wait. So nothing is taken for a body that is not there.
+  line, and comes to the same wait. So no message is received while the task has no body.
 - A body that must not run twice (`on_loss`) does not rest: its attempt is lost.
-- What is said here is derived state: timers, and the place in the line for a message.
+- The timers and the places in the order of waits are derived state.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def rests_for(task: TaskActor, kind: str, name: str) -> bool:
 
 
 def is_over(task: TaskActor, wait: DurableWait) -> bool:
-    """Whether what the attempt waits for has come already. A message is looked for by `listen`."""
+    """Whether the attempt's wait is over already. For a message, `listen` finds this out."""
     kernel = task.kernel
     if wait.until is not None and wait.until <= kernel.at:
         return True
@@ -58,7 +57,7 @@ def is_over(task: TaskActor, wait: DurableWait) -> bool:
 
 
 def listen(task: TaskActor, wait: DurableWait) -> None:
-    """Be told when the wait is over, or the limit over all attempts is reached."""
+    """Subscribe to the end of the wait, and to the limit over all attempts."""
     arm(task, wait)
     if wait.kind == "message":
         task.stream.job.mailbox.rest(wait.name, task)

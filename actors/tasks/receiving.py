@@ -2,9 +2,9 @@
 
 Rules
 - The message and the step that keeps its value are persisted in one turn.
-- A body that finds no message persists a waiting step, so that its deadline is the same after a restart. Then it waits
-  for the word that there may be one, and asks again.
-- A receive that has ended without a message (its `step` says so) gets a message that has come meanwhile.
+- A body that finds no message persists a waiting step, so that its deadline is the same after a restart. Then the body
+  waits until it is notified that there may be a message, and asks again.
+- A receive that has timed out (its `step` has ended) still gets a message that has come meanwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def on_send(task: TaskActor, message: Send) -> None:
 
 
 def take(task: TaskActor, message: TakeMessage) -> None:
-    """Receive a message for the running body, or persist its step, which waits for one or has ended without."""
+    """Receive a message for the running body, or persist its step, which waits or has ended without a message."""
     kernel, step = task.kernel, message.step
     if not steps.may_keep(task, message.token):
         kernel.effect(Answer(message.reply, None, steps.over()))

@@ -1,8 +1,8 @@
 """Durable steps of a task's body: persisted for its present attempt only (DESIGN section 10).
 
 Rules
-- A step is accepted while the attempt may still report something: also while its body is being stopped, since the work
-  of the step is done. A step of an earlier attempt is refused.
+- A step is accepted while the attempt may still report something: also while its body is being stopped, since the
+  step's function has already run. A step of an earlier attempt is refused.
 - The first step of a task gives the task its flow: the key under which its steps are found by later attempts and runs.
 - A step counts as a heartbeat.
 """
@@ -31,7 +31,7 @@ def keep_step(task: TaskActor, message: KeepStep) -> None:
     """Persist a step of the running body, and answer with its record."""
     kernel = task.kernel
     if message.step.cancelled_at is not None and kernel.drain_began is not None:
-        kernel.effect(Answer(message.reply, message.step))  # it waits on: the drain has stopped its body
+        kernel.effect(Answer(message.reply, message.step))  # the step keeps waiting: the drain has stopped its body
     elif may_keep(task, message.token):
         kernel.effect(Answer(message.reply, keep(task, message.step)))
     else:
@@ -63,7 +63,7 @@ def keep(task: TaskActor, step: StepRecord) -> StepRecord:
 
 
 def use_tool(task: TaskActor, message: UseTool) -> None:
-    """Give a step a unit of its tool. It needs none of the tool that the attempt itself has."""
+    """Give a step a unit of its tool. A step needs no unit of the tool that its attempt already holds."""
     if not may_keep(task, message.token):
         task.kernel.effect(Answer(message.reply, None, over()))
     elif message.tool == task.spec.tool:

@@ -214,9 +214,9 @@ class Ref(Struct, Generic[M_contra, R_co], gc=False, eq=False):
     def tell(self, message: M_contra) -> bool:
         """Send a message. False if it becomes a dead letter: the mailbox is full, or the actor has stopped.
 
-        Never waits. In another thread use `tell_threadsafe`: this does not look, since it would cost each message as
-        much again, and raises RuntimeError there only where it has to wake the event loop. Otherwise the message may be
-        handled, or lost. With `python -X dev` each such call raises RuntimeError.
+        Never waits. In another thread use `tell_threadsafe`: `tell` does not check the thread, since the check would
+        double the cost of each message. There it raises RuntimeError only if it has to wake the event loop; otherwise
+        the message may be handled, or lost. With `python -X dev` each such call raises RuntimeError.
         """
 
     @abstractmethod
@@ -323,7 +323,7 @@ class Cell(Ref[Any, Any], gc=False, eq=False):
             await offer.waiter.wait()
         finally:
             offer.gone = True
-            error, offer.error = offer.error, None  # as `ask_for` says
+            error, offer.error = offer.error, None  # drop the reference: the error's frames hold the offer
         if error is not None:
             raise error
 
@@ -356,7 +356,7 @@ class Cell(Ref[Any, Any], gc=False, eq=False):
             error, request.error = (
                 request.error,
                 None,
-            )  # the frames hold the request
+            )  # drop the reference: the error's frames hold the request
             if asker is not None and asker.details is not None and asker.details.asking:
                 asker.details.asking.remove(self)
         if error is not None:
@@ -383,12 +383,13 @@ class Cell(Ref[Any, Any], gc=False, eq=False):
 
 
 # msgspec's own setter also checks whether the collector has to track the value. With `gc=False` it
-# never has to, and CPython can inline the plain setter (11 ns instead of 37). Both, since they share one slot.
+# never has to, and CPython can inline the plain setter (11 ns instead of 37). Both are replaced, since they share one
+# slot.
 Cell.__setattr__ = object.__setattr__  # type: ignore[method-assign]
 Cell.__delattr__ = object.__delattr__  # type: ignore[method-assign]
 
 
-if sys.flags.dev_mode:  # as asyncio's debug mode does; otherwise the check would make each `tell` dearer
+if sys.flags.dev_mode:  # as asyncio's debug mode does; always checking would make each `tell` slower
     _tell = Cell.tell
 
     def _tell_here(self: Cell, message: Any) -> bool:

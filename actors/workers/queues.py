@@ -1,7 +1,7 @@
-"""Queues of what waits for the same gates, and the gates at which queues wait.
+"""Queues of tasks and steps that wait for the same gates, and the gates at which queues wait.
 
 There is a queue for all tasks of a workstream with the same gates, one for the steps that wait for a tool, and one for
-the steps that wait for workers of a kind. The scheduler moves queues and what is in them.
+the steps that wait for workers of a kind. The scheduler moves queues and their items.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def key_of(task: TaskActor) -> Key:
 
 
 class GatedQueue:
-    """What waits for the same gates, the most urgent first. An item has a `ticket`: 0 if it does not wait."""
+    """Items that wait for the same gates, the most urgent first. An item has a `ticket`: 0 if it does not wait."""
 
     __slots__ = ("at", "gates", "heap", "key", "paused", "reserved")
 

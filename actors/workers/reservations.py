@@ -455,7 +455,7 @@ class Reservations:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def rebuild(self, jobs: Iterable[Job]) -> None:
-        """Derive the reservations of running jobs, without any slots yet, and who wants a lent slot back."""
+        """Derive the reservations of running jobs, without any slots yet, and the requests for lent slots."""
         for job in sorted(jobs, key=lambda job: job.record.key):  # parents first
             if job.record.worker_count and job.record.state in HOLDS:
                 self.granted[job.record.key] = self._new(job)

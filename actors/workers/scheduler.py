@@ -331,7 +331,7 @@ class SchedulerActor:
             self._stand(queue, key, self.ready)
         elif key < queue.key:
             self._stand(queue, key, queue.at)
-            if self.tool_quotas is not None and queue.at is not self.ready:  # a more urgent one than reported
+            if self.tool_quotas is not None and queue.at is not self.ready:  # more urgent than reported
                 self.tool_quotas.signal()
 
     def _stand(self, queue: GatedQueue, key: Key, at: Waiting) -> None:
@@ -367,8 +367,8 @@ class SchedulerActor:
         return tuple(gates)
 
     def gates_of(self, tool: str) -> tuple[ConcurrencyGate, ConcurrencyGate]:
-        """The gate that is shut while a tool rests, and that of its limit. A queue at the first does not request the
-        second.
+        """The gate that is shut while a tool rests, and that of its limit. A queue that waits at the first gate
+        requests no slot at the second.
         """
         gate = self.tools.get(tool)
         if gate is None:  # also without a limit: one may be declared while its tasks run
@@ -447,7 +447,7 @@ class SchedulerActor:
             self.step_calls.tell_waiting()
 
     def _grant_while_draining(self) -> None:
-        """Give steps what they wait for, if their bodies must not run again: a stop would fail these."""
+        """Give steps what they wait for, if their bodies must not run again: a stop would fail these bodies."""
         kernel = self.kernel
         if self.go_on is None:  # no other body starts any more
             bodies = ((token, kernel.entities[call.key]) for token, call in kernel.calls.items() if call.kind == "body")

@@ -3,9 +3,9 @@
 Rules
 - Attempts with the same worker, gates and reservations are one queue: if the first one cannot go on, none of them can.
 - The queues of one worker take turns, so that none keeps out another one.
-- What an attempt gets costs a step for each queue of its worker, however many attempts wait. Queues of one worker
+- To find the next attempt costs one step for each queue of its worker, however many attempts wait. Queues of one worker
   differ by the tools of their tasks, and by the jobs that set `max_parallel` or `worker_count`.
-- An attempt that has ended, or waits again, stays in its queue until it is the first one there, and is dropped then.
+- An attempt that has ended, or waits again, is dropped only when it comes to the head of its queue.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class SlotRequests:
     def serve(self, worker: int, give: Callable[[int, LentSlot], bool], room: Callable[[], bool]) -> None:
         """Give the attempts at a worker their slots, one of each queue in turn, as long as there is `room()`.
 
-        give: gives one attempt its slot back. Returns False if it cannot go on, nor any other one of its queue.
+        give: gives one attempt its slot back. It returns False if neither this attempt nor another one of its queue can
+        go on.
         """
         mine = self._queues[worker]
         given = True

@@ -4,15 +4,16 @@ Rules
 -----
 - A step asks for an engine, for capabilities, or for both. It waits in a queue at the gate of the pool of such workers,
   with the priority and the place of its task, beside the tasks of that pool. It counts at no other gate: not for the
-  `max_parallel` of its workstream, nor for the slots that its job has reserved. A tool it has already.
+  `max_parallel` of its workstream, nor for the slots that its job has reserved. A step that uses a tool holds its unit
+  before it asks for a worker.
 - When it gets a slot, its call begins under a fencing token of its own: it is journaled then, with its worker. A step
-  that has to wait is journaled, too. If no worker can ever run it, its record says why; whoever has called the step
-  limits that wait.
-- The result does not pass through here: the body that waits gets it from the runtime, and keeps it as any step. The end
-  of the call frees the slot.
-- When a body has ended, its steps wait no longer, and those that run are stopped: politely, and by force after the
-  grace of their task (`execution/calls.py`). Nothing of this is derived from records: after a restart the bodies run
-  again, and their steps ask again.
+  that has to wait is journaled, too. If no worker can ever run it, its record has the reason; the runtime limits that
+  wait (`runtime/flows/step_runs.py`).
+- The result does not pass through this module: the waiting body gets it from the runtime, and persists it as that of
+  any step. The end of the call frees the slot.
+- When a body has ended, its steps wait no longer, and those that run are stopped: gracefully at first, and by force
+  after the grace of their task (`execution/calls.py`). None of this state is derived from records: after a restart the
+  bodies run again, and their steps ask again.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class StepCalls:
                 self._tell(call, worker_use=WAITS, unroutable=self._nobody(call))
 
     def workers_changed(self) -> None:
-        """Tell the waiting steps that no worker, or another engine, or a worker after all, can run them."""
+        """Inform the waiting steps whether a worker can run them, and of which engine."""
         for one in self._waiting():
             engine = self.scheduler.nearest(one.engine, one.step.capabilities) if one.moves else one.engine
             moved = engine != one.step.engine
@@ -110,9 +111,9 @@ class StepCalls:
         self._tell(replace(call, call=token), worker_use=HOLDS, worker_id=worker.record.id, unroutable=None)
 
     def stop(self, message: StopStep) -> None:
-        """Let a step wait no longer, and tell it so, or have its call stopped."""
+        """End a step's wait and inform the step, or have its call stopped."""
         call = self.kernel.step_calls.get(message.token, {}).get(message.number)
-        if call is None:  # it has ended, or its body has
+        if call is None:  # the step has ended, or its body has
             return
         if call.call:
             self.kernel.stop_call(call.call)
@@ -150,7 +151,7 @@ class StepCalls:
         waiting.ticket = 0
 
     def _tell(self, call: StepCall, **changed: Any) -> None:
-        """Persist how a step has changed, if its attempt may still report steps, and tell it."""
+        """Persist how a step has changed, if its attempt may still report steps, and inform the step."""
         task, step = self._task(call), replace(call.step, **changed)
         if steps.may_keep(task, call.token):
             step = steps.keep(task, step)

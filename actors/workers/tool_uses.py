@@ -9,11 +9,12 @@ Rules
   probe waits in a queue without that gate.
 - A step that cannot have its unit at once is told so in the same turn: its body then lends its slot. Its record says
   that it waits, until it has the unit; a step that does not wait is journaled when it ends, as any other.
-- How a use ends is told to the breaker by the same rule as the end of an attempt. A cancelled or lost step says
-  nothing.
-- A unit is free when the step leaves it, at the latest when its body has ended. Nothing of this is derived from
+- The end of a use is reported to the breaker by the same rule as the end of an attempt. A cancelled or lost step gives
+  no verdict.
+- A unit is free when the step releases it, at the latest when its body has ended. None of this state is derived from
   records: after a restart the bodies run again, and their steps ask again.
-- A step of a task that has the same tool takes no unit and is not judged: the attempt has one, and is judged.
+- A step of a task that has the same tool takes no unit and gives no verdict: the attempt holds a unit, and gives the
+  verdict.
 """
 
 from __future__ import annotations
@@ -228,7 +229,7 @@ class ToolUses:
         return any(use.tool == tool for use in self._all())
 
     def of_key(self, key: int | None) -> ToolUse | None:
-        """The use that the breaker knows by this key."""
+        """The use with this key, by which the breaker identifies it."""
         return None if key is None else next((use for use in self._all() if use.key == key), None)
 
     def opened(self, tool: str) -> None:

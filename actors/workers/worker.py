@@ -61,8 +61,8 @@ COMES_BACK = frozenset({S.INITIALIZING, S.IDLE, S.BUSY, S.PAUSED, S.UNRESPONSIVE
 STOP_MARGIN = 1.0
 """Seconds that an engine has after a deadline to end a process itself."""
 CLUSTER_START = 300.0
-"""Seconds that a worker on a cluster has at least until it is ready. The cluster itself tells of starts that fail; to
-kill a slow one only makes it begin anew, and a cluster may have to grow first."""
+"""Seconds that a worker on a cluster has at least until it is ready. The cluster itself reports failed starts. To kill
+a slow start would only begin it anew, and a cluster may have to grow first."""
 CLOSED = "the runtime closed"
 _LIVES = "It has not ended: shut it down or terminate it, then start it again."
 
@@ -176,7 +176,7 @@ class WorkerActor(Entity[WorkerRecord]):
         elif not self.ended:
             self.change(assigned=assigned)
         scheduler = self.workforce.scheduler
-        if scheduler.reservations.at_work:  # a job that waits for slots begins after what ends here is over
+        if scheduler.reservations.at_work:  # else a waiting job could begin before the end here is handled
             self.kernel.send(scheduler, message)
         else:
             scheduler.free(message.slot)

@@ -22,7 +22,7 @@ What the metadata of a line may hold
 - Any end by another lifecycle that has no word for it: `ended_as`, the phase that it really was.
 - A job's creation: `parent_id`, `depth`, if a task of that job submitted it.
 - A task's permit (`cool_down`): `tool`, the tool that the task probes; `while_waits`, the id of the task that had the
-  permit before and gave it on: its attempt goes on, and waits for an approval, or for its cancel hooks.
+  permit before and passed it on: its attempt goes on, and waits for an approval, or for its cancel hooks.
 - A worker's creation: `capacity`. Its other lines: `assigned` (after the line).
 """
 
@@ -110,7 +110,7 @@ class Entity:
         self.ended_children = 0
         self.bad = 0  # children that a completed parent must not have
         self.depth: int | None = None  # of a child job
-        self.early = False  # whether it was executing before any task was, which only a stream without starts may
+        self.early = False  # whether it was executing before its tasks: only a log without starts allows this
         # Of a task or worker; None and False where the log does not say.
         self.at_most: int | None = None  # a task's attempts, or a worker's capacity
         self.max_losses: int | None = None

@@ -9,8 +9,7 @@ Rules
 - The pause of an operator stays with the worker's name: the next incarnation registers as paused.
 - A draining worker finishes its attempts and shuts down; at its drain deadline it is terminated.
 - Every live worker sends heartbeats, in every state. A worker that missed too many is `unresponsive`; if it
-  comes back, its facts say which state follows; if not, it expires.
-  comes back, it goes on where its facts say; if not, it expires.
+  comes back, its facts decide which state follows; if not, it expires.
 - `fail` (it died) and `terminate` (it was stopped by force) are possible everywhere but in terminal states. A
   new start of the same worker is a new incarnation, not a way out of a terminal state.
 
