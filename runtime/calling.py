@@ -1,6 +1,6 @@
 """The calls that the host of the lifecycle actors has performed, and how a call ended.
 
-`runtime/execution/` performs them, on the engines. The host, and handles, know no more of it than this.
+`runtime/execution/` performs them, on the engines. The host and the handles use only this interface of it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far a body is, as it said itself: `done` of `of` (None: it did not say of how many), and what it does."""
+    """The progress that a body has reported: `done` of `of` (None: the total is unknown), and a text."""
 
     done: float
     of: float | None = None
@@ -73,7 +73,7 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a body shows while it runs, on its way from the body: its latest progress, and the text that it emitted.
+    """The output of a running body, on its way to the runtime: its latest progress, and the text that it emitted.
 
     skipped: characters before `text` that were dropped on the way.
     """

@@ -1,5 +1,5 @@
 """Durable agents of pydantic-ai: each model request, tool call and MCP call is a step of the flow in which it is made.
 
-What an agent does is pydantic-ai's, what a step is belongs to `engines/flow.py`; here the one is bound to the other.
-Nothing in Callboard imports this folder but `callboard.agents`: it needs the extra `pydantic-ai`.
+pydantic-ai decides what an agent does, and `engines/flow.py` what a step is; this folder binds the agent's calls to
+steps. Only `callboard.agents` imports this folder, since the folder needs the extra `pydantic-ai`.
 """

@@ -2,9 +2,9 @@
 
 Rules
 - One `Durability` belongs to one run of an agent in a flow. It is never attached to the agent itself: outside of flows
-  the agent is as it was.
-- Inside the function of a step (a tool that runs another agent) nothing is durable by itself: the step is.
-- Events are told live, from the step in which they happen. Those of a replay are not told again.
+  the agent is unchanged.
+- Inside the function of a step (a tool that runs another agent) the calls are no steps: the outer step is durable.
+- Events are passed to the handler while their step runs. A replay does not pass them again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class Durability(BaseDurabilityCapability[AgentDepsT]):
-    """Makes one run of an agent durable. models: those that it may use besides the agent's own."""
+    """Makes one run of an agent durable. models: the models that it may use besides the agent's own."""
 
     engine_spec: ClassVar[DurabilityEngineSpec] = DurabilityEngineSpec(
         engine_name="Callboard",
@@ -76,19 +76,19 @@ class Durability(BaseDurabilityCapability[AgentDepsT]):
 
     @property
     def in_durable_context(self) -> bool:
-        """Whether calls are steps here: not inside the function of one."""
+        """Whether calls are steps here: not inside the function of a step."""
         return inside.get() is None
 
     def get_durable_operation_backend(self) -> DurableOperationBackend[Any]:
-        """What runs the calls of the agent as steps."""
+        """The backend that runs the calls of the agent as steps."""
         return _Backend(self.name, self.steps)
 
     def get_default_conversation_id(self, run_id: str) -> str | None:
-        """The same in each replay: the first run of a conversation gives it its id."""
+        """The id of the conversation, which is the id of its first run: the same in each replay."""
         return run_id
 
     async def get_run_start_time(self, run_id: str) -> datetime | None:  # noqa: ARG002 - pydantic-ai's name
-        """When the run began first: its `timeout=` counts from there."""
+        """When the run first began: its `timeout=` is measured from this time."""
         return self.steps.began
 
     async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
@@ -147,7 +147,7 @@ class _Backend(JournalCallableOperationBackend[ToolPolicy]):
         self._steps = steps
 
     def bind(self, operation: DurableOperation[Any, Any, Any]) -> BoundDurableOperation[Any, Any, Any]:
-        """Keep the parameters of each call at hand: the names of steps come from them."""
+        """Keep the parameters of each call: the names of steps are made from them."""
         return _Bound(super().bind(operation))
 
     async def execute(
@@ -159,7 +159,7 @@ class _Backend(JournalCallableOperationBackend[ToolPolicy]):
         cache_key: tuple[object, ...],  # noqa: ARG002
         config: ToolPolicy,
     ) -> object:
-        """Run one operation: as a step, but for what only tells an event."""
+        """Run one operation: as a step, unless it only emits an event."""
         params = _params.get()
         context: RunContext[Any] | None = getattr(params, "run_context", None) or getattr(params, "ctx", None)
         if isinstance(operation_id, EventStreamHandlerId):
@@ -176,7 +176,7 @@ class _Backend(JournalCallableOperationBackend[ToolPolicy]):
 
 
 class _Bound:
-    """An operation that tells `execute` its parameters."""
+    """An operation that passes its parameters to `execute`."""
 
     def __init__(self, bound: BoundDurableOperation[Any, Any, Any]) -> None:
         self.operation = bound.operation

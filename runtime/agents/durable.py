@@ -1,10 +1,11 @@
-"""`durable(agent)`: an agent of pydantic-ai whose runs inside a flow lose nothing to a kill.
+"""`durable(agent)`: an agent of pydantic-ai whose runs inside a flow lose nothing if the process is killed.
 
 Rules
-- In the body of a task each model request, tool call and MCP call is a step. Elsewhere the agent is as it was.
-- What cannot be replayed is refused in a flow, with words: streams that the caller reads, plain bodies, trio.
-- A policy for a tool that the agent cannot have is refused when it runs: it would apply to nothing, and nobody be told.
-  Only functions are known before a run, and any that the agent has had: with other toolsets nothing is refused.
+- In the body of a task each model request, tool call and MCP call is a step. Elsewhere the agent is unchanged.
+- In a flow, calls that cannot be replayed are refused with an error: streams that the caller reads, plain bodies, trio.
+- A run is refused if a policy names a tool that the agent cannot have: otherwise the policy would silently apply to
+  nothing. Before a run, only plain functions and the agent's earlier tools are known: with other toolsets nothing is
+  refused.
 """
 
 from __future__ import annotations
@@ -58,15 +59,15 @@ def durable(
     model_retry, model_timeout: the tries of a model request (one unless set), and the time limit of one try (a
     duration). model_tool: the name of the Callboard tool whose limit, rests and breaker the model requests share.
     tool_retry, tool_timeout: tries and time limit of tool calls and MCP calls. tools: policies of single tools, by
-    their names: a run raises LookupError for one that the agent cannot have. approval: who must approve calls that
+    their names: a run raises LookupError for a tool that the agent cannot have. approval: who must approve calls that
     need an approval (by default one person).
-    event_stream_handler: gets the events of models and tools while they happen; those of a replay are not told again.
+    event_stream_handler: gets the events of models and tools while they happen; a replay does not pass them again.
     emit: stream the text of the model by `task.emit`, while it answers.
 
-    Raises TypeError and ValueError for a policy that cannot be: SpecificationError with all that is wrong in a retry or
-    an approval.
+    Raises TypeError and ValueError for an invalid policy: SpecificationError with all findings about a retry or an
+    approval.
 
-    Outside of flows, and inside the function of a step, the result is the agent as it was.
+    Outside of flows, and inside the function of a step, the result behaves as `agent` itself.
     """
     policies = Policies(
         model=ToolPolicy(retry=model_retry, timeout=model_timeout, tool=model_tool),
@@ -115,7 +116,7 @@ class DurableAgent(WrapperAgent[AgentDepsT, OutputDataT]):
         """
         token = _handler.set(event_stream_handler)
         try:
-            return await super().run(*args, **{**kwargs, "infer_name": False})  # here it would find "self"
+            return await super().run(*args, **{**kwargs, "infer_name": False})  # its name would be "self"
         finally:
             _handler.reset(token)
 
@@ -177,7 +178,7 @@ class DurableAgent(WrapperAgent[AgentDepsT, OutputDataT]):
 
     @contextmanager
     def _override(self, **kwargs: Any) -> Generator[None]:
-        """As the agent's own `override`. For a flow, the model of a durable agent is put in its place here."""
+        """As the agent's own `override`. A flow uses the overriding model, which this notes."""
         token = _overriding.set(kwargs.get("model", _overriding.get()))
         try:
             with super().override(**kwargs):
@@ -187,13 +188,13 @@ class DurableAgent(WrapperAgent[AgentDepsT, OutputDataT]):
 
     @asynccontextmanager
     async def _run_stream(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
-        """As the agent's own `run_stream`, outside of flows. Raises RuntimeError in one."""
+        """As the agent's own `run_stream`, outside of flows. Raises RuntimeError in a flow."""
         _refuse_stream("run_stream")
         async with super().run_stream(*args, **kwargs) as stream:
             yield stream
 
     def _run_stream_events(self, *args: Any, **kwargs: Any) -> Any:
-        """As the agent's own `run_stream_events`, outside of flows. Raises RuntimeError in one."""
+        """As the agent's own `run_stream_events`, outside of flows. Raises RuntimeError in a flow."""
         _refuse_stream("run_stream_events")
         return super().run_stream_events(*args, **kwargs)
 
@@ -225,7 +226,7 @@ def _flow() -> Flow | None:
 
 
 def _check_place(flow: Flow) -> None:
-    """Refuse what cannot be awaited by this flow."""
+    """Refuse a run that this flow cannot await."""
     if not flow.on_loop:
         raise RuntimeError(
             "a durable agent runs in an async body, `async def body(task: TaskContext)`: a plain function has no event "

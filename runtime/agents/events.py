@@ -1,4 +1,4 @@
-"""The text of a model, taken from the events of its answer while they come."""
+"""The text of a model, taken from the events of its answer as they arrive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def emitting(emit: Callable[[str], object], then: EventStreamHandler[Any] | None
         seen = _emitted(emit, events)
         if then is not None:
             await then(ctx, seen)
-        async for _ in seen:  # what `then` has not read
+        async for _ in seen:  # the events that `then` has not read
             pass
 
     return handler

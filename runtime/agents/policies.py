@@ -14,7 +14,7 @@ from ..engines.steps import checked_retry, checked_tool
 
 @dataclass(frozen=True, kw_only=True)
 class ToolPolicy:
-    """How one tool of a durable agent is called. What it leaves out is as for the other tools.
+    """How one tool of a durable agent is called. Unset fields have the values of the other tools.
 
     retry: the tries of its step (one unless set). timeout: of one try (a duration). approval: who must approve a call
     that needs an approval. tool: the name of the Callboard tool whose limit, rests and breaker its calls share.
@@ -52,7 +52,7 @@ class Policies:
 
 
 def check_policies(policies: Policies) -> None:
-    """Refuse what no policy can be. Raises TypeError and ValueError, which name the policy."""
+    """Check the policies. Raises TypeError and ValueError, which name the policy."""
     of = {"its model": policies.model, "its tools": policies.tool}
     of |= {f"its tool {name!r:.80}": policy for name, policy in policies.tools.items()}
     for whose, policy in of.items():

@@ -1,13 +1,15 @@
 """The durable steps of one run of an agent: their names, their policies, and the times that they give to its messages.
 
 Rules
-- A run is a step, `agent:NAME`, found by its prompt and its history. It keeps the run's id: all else in the run is
-  found by that id, and a tool call by the id of its call, too. So runs in parallel branches are never mixed.
+- A run is a step, `agent:NAME`, found by its prompt and its history. This step keeps the run's id: every other step of
+  the run is found by that id, and the step of a tool call by the id of the call, too. So runs in parallel branches are
+  never mixed.
 - Messages are made anew in each replay, and pydantic-ai dates them by the clock. They get durable times here: a tool's
-  return that of the tool's step, anything else that of the last step before it. Responses come from kept results.
+  return gets the time of the tool's step, any other message the time of the last step before it. Responses come from
+  kept results.
 - Message histories are dated where no step of the run is running: before a model request, and at the end of the run.
-- An approval is named by its tool and a digest of the call and its arguments: an answer to one call is never that to
-  another one, even if a model gives two calls one id.
+- An approval is named by its tool and a digest of the call and its arguments: an answer to one call never counts for
+  another call, even if a model gives two calls one id.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class RunSteps:
-    """The steps of one run of an agent. context: of the body; None if it does not take it as an argument."""
+    """The steps of one run of an agent. context: of the body; None if the body takes no context as an argument."""
 
     def __init__(self, flow: Flow, context: TaskContext | None, policies: Policies, run_id: str, began: float) -> None:
         self.run_id = run_id
@@ -50,7 +52,7 @@ class RunSteps:
     async def begin(
         cls, flow: Flow, context: TaskContext | None, policies: Policies, agent: str, asked: Sequence[object]
     ) -> RunSteps:
-        """Begin a run, or the replay of one. asked: what it was asked: by that its step is found."""
+        """Begin a run, or the replay of one. asked: the prompt and the history, by which its step is found."""
         random = flow.random
 
         async def begin(digest: str) -> str:  # noqa: ARG001 - the digest finds the step
@@ -63,7 +65,7 @@ class RunSteps:
     async def call(
         self, name: str, call_id: str | None, body: Callable[[], Awaitable[object]], policy: ToolPolicy
     ) -> Any:
-        """Run `body` as a step, or return what it returned before. call_id: of the tool call, if it is one."""
+        """Run `body` as a step, or return the result of its earlier run. call_id: of the tool call, if it is one."""
         ran = False
 
         async def called(run_id: str, call_id: str | None) -> object:  # noqa: ARG001 - they find the step
@@ -112,11 +114,11 @@ class RunSteps:
 
 
 _FORBIDDEN = frozenset('/\\:*?"<>|')
-"""What names of approvals may not hold: they become file names."""
+"""Characters that names of approvals may not hold, since the names become file names."""
 
 
 def _name(name: str) -> str:
-    """The name of a step: tools and servers may have any."""
+    """A valid name of a step, made from the name of a tool or a server, which may be any text."""
     return _fitting(name, frozenset("#"))[:LONGEST_NAME]
 
 

@@ -61,7 +61,7 @@ class BoardJob:
         return self._job.tasks()
 
     def progress(self, name: str) -> Progress | None:
-        """What a task's running body has said of its progress, as it was received last."""
+        """The progress that a task's running body has reported, as it was received last."""
         return self._job.progress(name)
 
     def output(self, name: str) -> str:

@@ -2,7 +2,8 @@
 
 Rules
 -----
-- Keys are this reader's own: a run of a job gets one when it is first read, and is asked for by it.
+- This reader makes its own keys: a run of a job gets a key when it is first read, and later questions name the run by
+  it.
 - Only a running program answers: so no command waits in an inbox, and archived jobs are not shown.
 """
 
@@ -108,7 +109,7 @@ class RemoteReader:
         return msgspec.structs.replace(task, flow=len(self._flows))
 
     def progress(self, task: TaskRecord) -> Progress | None:
-        """What the task's running body had said of its progress when the task was read last."""
+        """The progress that the task's running body had reported when the task was read last."""
         return self._progress.get(task.id)
 
     def _tasks(self, workstream: int) -> list[dict[str, Any]]:
@@ -279,7 +280,7 @@ class BoardCommand(SentCommand):
             self.print_answer(shown, answered, detail)
 
     def was_given(self, kind: str, target: str, arguments: dict[str, Any]) -> bool:
-        """Return False: only the board's answer says it."""
+        """Return False: only the board's answer shows it."""
         del kind, target, arguments
         return False
 

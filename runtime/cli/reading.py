@@ -58,9 +58,9 @@ def nodes_by_job(place: Place, reader: JournalQueries, jobs: Sequence[JobRecord]
 
 
 def progress_at(place: Place, reader: JournalQueries) -> Callable[[TaskRecord], Progress | None]:
-    """Return a function that tells what a task's running body has said of its progress; None if nothing is known.
+    """Return a function that returns the progress that a task's running body has reported; None if nothing is known.
 
-    A runtime that runs a journal's file writes it beside the file; nodes write it into their database.
+    A runtime that runs a journal's file writes the progress beside the file; nodes write it into their database.
     """
     if isinstance(place, Board):
         from .overhttp import RemoteReader  # noqa: PLC0415 - an extra
@@ -74,7 +74,7 @@ def progress_at(place: Place, reader: JournalQueries) -> Callable[[TaskRecord], 
         return ProgressInDatabase(reader).told
     kept = read_progress(place)
     if kept and owner_of(place) is None:
-        kept = {}  # it is of a runtime that was killed
+        kept = {}  # the file was left by a runtime that was killed
 
     def told(task: TaskRecord) -> Progress | None:
         token, progress = kept.get(task.id, (0, None))
@@ -84,19 +84,19 @@ def progress_at(place: Place, reader: JournalQueries) -> Callable[[TaskRecord], 
 
 
 class ProgressInDatabase:
-    """The progress of running bodies, read when it is first asked for."""
+    """The progress of running bodies, read on first use."""
 
     def __init__(self, reader: PostgresReader) -> None:
         self._reader = reader
         self._read: dict[int, tuple[int, Progress]] | None = None
 
     def told(self, task: TaskRecord) -> Progress | None:
-        """What a task's running body has said; None if nothing is known."""
+        """The progress that a task's running body has reported; None if nothing is known."""
         if not task.token or task.state not in IN_AN_ATTEMPT:
             return None
         if self._read is None:
             self._read = {}
-            with suppress(JournalError):  # such as that of a standby: then nothing is known
+            with suppress(JournalError):  # for example from a standby: then nothing is known
                 self._read = self._reader.all_progress()
         token, progress = self._read.get(task.key, (0, None))
         return progress if token == task.token else None

@@ -1,6 +1,6 @@
 """`callboard stream JOB/TASK`: print the text that a body emits, as it comes.
 
-Of nodes that share a database it is read there; of any other program over HTTP (`--url`).
+If nodes share a database, the text is read from the database; from any other program it is read over HTTP (`--url`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def stream(target: Target, *, journal: Place = JOURNAL) -> None:
 
 
 class Shown:
-    """The text on standard output. What is missing is told on standard error."""
+    """The text on standard output. Missing text is reported on standard error."""
 
     def __init__(self) -> None:
         self._in_line = False  # whether the last line has not ended
@@ -83,7 +83,7 @@ class Shown:
 
 
 def parts_of(reader: PostgresReader, task: TaskRecord) -> Generator[str | Dropped]:
-    """Read the text from the database until the attempt is over. An outage after the first answer does not end it."""
+    """Read the text from the database until the attempt is over. An outage after the first answer does not end this."""
     import time  # noqa: PLC0415
 
     from ..cluster.delays import Delays  # noqa: PLC0415 - heavy

@@ -44,7 +44,7 @@ class DisplayedJob(Protocol):
         ...
 
     def progress(self, name: str) -> Progress | None:
-        """What a task's running body has said of its progress; None if it said nothing."""
+        """The progress that a task's running body has reported; None if it has reported none."""
         ...
 
     def output(self, name: str) -> str:

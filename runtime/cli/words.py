@@ -100,8 +100,8 @@ def until(event: Transitioned) -> str:
 def explained(task: TaskRecord) -> str:
     """Why a task is in its state: what it waits for, its last error, or its reason.
 
-    A task that was cancelled has the reason given to the cancel. The error that its body ended with when it was stopped
-    only says that it was.
+    A task that was cancelled has the reason given to the cancel. The error of its stopped body would only repeat that
+    the task was cancelled.
     """
     stopped = task.state in _CANCELLED and task.error_type == "cancelled"
     error = None if task.state == "completed" or (stopped and task.reason) else task.last_error
@@ -144,7 +144,7 @@ def left_behind(metadata: Mapping[str, Any]) -> str:
 def deciders(event: Transitioned) -> list[str]:
     """Name the people who decided: "by ana", "approve by ana (tests are green)".
 
-    A name that the reason has is left out.
+    A name that the reason contains is left out.
 
     Includes earlier decisions for which the lifecycle has no row.
     """
@@ -242,7 +242,7 @@ def bar(told: Progress) -> str:
 
 
 def progress(told: Progress | None) -> str:
-    """Write what a running body says of its progress: "[###-------] 3 of 10 (30 %), reading"; or ""."""
+    """Write the progress of a running body: "[###-------] 3 of 10 (30 %), reading"; or ""."""
     if told is None:
         return ""
     from ..observation.live import in_words  # noqa: PLC0415 - heavy

@@ -117,7 +117,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         return RemoteTask(about, name, self._say)
 
     def progress(self, name: str) -> Progress | None:
-        """What the running body of a task has said last by `task.progress`, as last received.
+        """What the running body of a task has reported last by `task.progress`, as last received.
 
         Raises LookupError if there is no such task, or it was not received yet.
         """
@@ -390,8 +390,8 @@ class RemoteTask(TaskVerbs[RemoteJob]):
 
     @property
     def progress(self) -> Progress | None:
-        """What the running body has said last by `task.progress`, as last received: with the task's record, and by the
-        notices of the job's `events()` as they are read. None if nothing was received, and if no attempt runs.
+        """What the running body has reported last by `task.progress`, as last received: with the task's record, and by
+        the notices of the job's `events()` as they are read. None if nothing was received, and if no attempt runs.
         """
         return self._job.progress(self.name)
 

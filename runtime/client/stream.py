@@ -247,9 +247,10 @@ async def messages(chunks: AsyncIterator[bytes]) -> AsyncIterator[Message]:
 
 
 async def emitted(link: Link, path: str) -> AsyncGenerator[str | Dropped]:
-    """The text that a body emits: the stream at a path of the server, until its end. A lost one is opened again.
+    """The text that a body emits: the stream at a path of the server, until its end. A lost stream is opened again.
 
-    It ends, too, where the server that comes back runs another attempt: that one's text begins anew.
+    It also ends if the server runs another attempt when the stream is opened again: the text of that attempt begins
+    anew.
     """
     last = ""
     while True:
@@ -276,5 +277,5 @@ async def emitted(link: Link, path: str) -> AsyncGenerator[str | Dropped]:
 
 
 def _attempt(place: str) -> str:
-    """The attempt whose text an id is a place in."""
+    """The attempt that the id of a message names: the id is a place in the attempt's text."""
     return place.partition("-")[0]

@@ -67,13 +67,13 @@ def task_of(view: View) -> TaskRecord:
 
 
 def progress_of(view: View) -> Progress | None:
-    """What a task's running body has said of its progress; None if nothing is known."""
+    """The progress that a task's running body has reported; None if nothing is known."""
     progress = view.get("progress")
     return None if progress is None else msgspec.convert(progress, Progress)
 
 
 class SeenTask(NamedTuple):
-    """A task as the server has told of it: its record, and the last progress of its running body."""
+    """A task as the server has shown it: its record, and the last progress of its running body."""
 
     record: TaskRecord
     progress: Progress | None
@@ -115,7 +115,7 @@ def worker_of(view: View) -> WorkerRecord:
 
 def breaker_of(view: View) -> BreakerRecord:
     """A breaker's record."""
-    plain = {name: value for name, value in view.items() if name != "probe"}  # there: whether
+    plain = {name: value for name, value in view.items() if name != "probe"}  # a view's `probe` is a bool
     return _record({**plain, "id": view["entity_id"]}, BreakerRecord)
 
 

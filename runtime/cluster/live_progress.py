@@ -2,11 +2,10 @@
 
 Rules
 -----
-- Only what has changed since the last write is written, and what is over is removed.
-- Where the database may have lost what was written (it was restarted), all of it is written again, with the next
-  change.
-- Whoever reads takes a database that does not answer as "nothing is known". A progress counts only for the attempt
-  whose token the task's record has.
+- A write holds only the changes since the last write; the progress of ended bodies is removed.
+- If the database may have lost the rows (it was restarted), all progress is written again, with the next change.
+- To a reader, a database that does not answer means "nothing is known". A progress counts only for the attempt whose
+  token the task's record has.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ class SharedProgress:
         return self._cluster.write_progress(progress, over) if progress or over else self._connection
 
     def remove(self) -> None:
-        """Write no more, and remove what was written. Blocks. Raises JournalError."""
+        """Write no more, and remove the written rows. Blocks. Raises JournalError."""
         with self._lock:
             self._removed = True
             self._cluster.hide()
 
 
 def read_progress(cluster: Cluster, tasks: Iterable[TaskRecord]) -> list[tuple[TaskRecord, Progress]]:
-    """The progress of those of these tasks whose bodies have said any, on whichever node they run. Blocks."""
+    """The progress of these tasks, as far as their bodies have reported any, on whichever node they run. Blocks."""
     running = {task.key: task for task in tasks if task.state in IN_AN_ATTEMPT}
     if not running:
         return []

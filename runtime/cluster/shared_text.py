@@ -1,14 +1,14 @@
-"""The text that bodies of this node emit, for listeners of other nodes: it is written while somebody listens.
+"""The text that bodies of this node emit, for listeners of other nodes: it is written while there are listeners.
 
 Rules
 -----
-- While nobody listens elsewhere, nothing is done and nothing is kept. Listeners repeat their notification; of one that
-  was not heard of for `LISTENED` seconds, nothing is left.
-- Text that is new is written in one statement, at most once in `EVERY` seconds, and about `ROWS` rows at most: the rest
-  next, in turn. Of each text the last `SHARED`
-  characters are in the database. Whoever reads more slowly learns how much it has missed.
-- No body waits for it: the text is that of `LiveTasks`, masked and bounded there. A write that fails, for
-  whatever reason, is repeated with what is newest then, with growing delays; a notice tells of it if that lasts.
+- Without listeners on other nodes, nothing is written and nothing is kept. Listeners repeat their notification; a
+  listener that has not done so for `LISTENED` seconds counts as ended.
+- New text is written in one statement, at most once in `EVERY` seconds, and about `ROWS` rows at most; the rest follows
+  with the next writes, in turn. Of each text the last `SHARED` characters are in the database. A slower reader gets the
+  number of characters that it has missed.
+- No body waits for a write: the text comes from `LiveTasks`, masked and bounded. A failed write is repeated with
+  growing delays, with the newest text; a notice reports failures that last.
 - The end of an attempt is written, too, and its text removed `LINGERS` seconds later, when listeners have read it.
 """
 
@@ -31,7 +31,7 @@ EVERY = 0.2
 LATEST = 15.0
 """Seconds between two writes; and at most, while writing fails."""
 LISTENED = 15.0
-"""Seconds after a notification in which somebody is taken to listen."""
+"""Seconds for which a listener counts after its notification."""
 LINGERS = 10.0
 """Seconds after the end of an attempt in which its text can be read."""
 SHARED = 256 * 1024
@@ -49,14 +49,14 @@ class SharedText:
         self._node = node
         self._live = live
         self._shared: dict[int, _Shared] = {}  # by the keys of the tasks
-        self._over: list[tuple[float, TextPlace]] = []  # what is to be removed, and when
+        self._over: list[tuple[float, TextPlace]] = []  # texts to remove, and when
         self._connection = 0
         self._running = False
         self._failure = LastingFailure(node.host.notice, "the text of bodies cannot be written for other nodes")
         node.cluster.on_listened = self.listened
 
     def listened(self, tasks: Sequence[int]) -> None:
-        """Note that somebody listens to these tasks; most of them run on other nodes."""
+        """Note that there are listeners to these tasks; most of the tasks run on other nodes."""
         until = self._node.host.monotonic() + LISTENED
         for key in tasks:
             shared = self._shared.get(key)
@@ -65,7 +65,7 @@ class SharedText:
                 if live is None:
                     continue
                 shared = self._shared[key] = _Shared(live)
-                mine = key, live.token  # what is about to be removed of it is read again
+                mine = key, live.token  # its text that was due for removal has a reader again
                 self._over = [(due, place) for due, place in self._over if place[:2] != mine]
             shared.until = until
         if self._shared and not self._running:
@@ -81,12 +81,12 @@ class SharedText:
                     delays = Delays(EVERY, LATEST)
                 await self._node.pause(delays())
         except RuntimeClosed:
-            pass  # all that this node shows is removed
+            pass  # all text of this node is removed at the close
         finally:
             self._running = False
 
     async def _write(self) -> None:
-        """Write what is new, and remove what is not read any more."""
+        """Write the new text, and remove the text that is not read any more."""
         now = self._node.host.monotonic()
         new = self._unwritten()
         cuts = {place for due, place in self._over if due <= now}
@@ -126,7 +126,7 @@ class _Shared:
 
     def __init__(self, live: LiveTask) -> None:
         self.live = live
-        self.until = 0.0  # monotonic: when nobody listens any more, unless a notification comes
+        self.until = 0.0  # monotonic: when the listeners count as ended, unless a notification comes
         self.row = 0  # the place where the last row begins
         self.done = False  # the end of the attempt was written
         self._end = 0  # the characters that were written

@@ -2,11 +2,11 @@
 
 Rules
 -----
-- It covers one attempt. It ends with the end that the other node has written; if none comes, since that node has gone,
-  soon after the task's record says that the attempt is over.
-- The record with which it begins may be old, as a handle has read it last: until the first look at the record anew, and
-  while nothing was read, a newer attempt takes the place of that one.
-- What is read twice is taken once. What is missing in between is counted (`KeptText`).
+- A copy covers one attempt. It ends when the other node has written the end. If that node has failed and wrote no end,
+  the copy ends soon after the task's record says that the attempt is over.
+- The first record may be out of date, since a handle may have read it earlier. So until the record is read again, and
+  while no text was read, a newer attempt replaces the covered one.
+- Text that is read twice is added once. Missing text in between is counted (`KeptText`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TextCopy:
 
     def __init__(self, record: TaskRecord) -> None:
         self.live = LiveTask(record.id, record.key)
-        self._compared = False  # the record was looked at anew
+        self._compared = False  # the record was read again
         self._gone = False  # the last look at the record found that the attempt is over
         self._cover(record)
 
@@ -51,7 +51,7 @@ class TextCopy:
         return TextPlace(self.live.key, self.live.token or self._least, self.live.text.size)
 
     def take(self, part: LiveText) -> None:
-        """Take text in that was read, perhaps again."""
+        """Add text that was read, perhaps repeatedly."""
         live = self.live
         if part.token < self._least or live.over:
             return
@@ -72,7 +72,7 @@ class TextCopy:
         A task that waits for its next attempt keeps the token of the last one.
         """
         if not (record is None or record.state in TASK_ENDED or self._compared or self.live.text.size):
-            self._cover(record)  # of a task that has ended meanwhile the last text may be there still
+            self._cover(record)  # the last text of an ended task may still be in the database
         self._compared = True
         gone = record is None or record.state in TASK_ENDED or self._over_in(record)
         if gone and self._gone:
@@ -80,7 +80,7 @@ class TextCopy:
         self._gone = gone
 
     def _over_in(self, record: TaskRecord) -> bool:
-        """Whether the attempt is over, as the record of a task says that has not ended."""
+        """Whether the attempt is over, according to the record of a task that has not ended."""
         token = self.live.token
         if not token:
             return False  # it waits for the next one

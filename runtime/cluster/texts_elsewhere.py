@@ -2,11 +2,12 @@
 
 Rules
 -----
-- All readers of a task share one copy of its text (`text_copy.py`), as on the node that runs it: none holds up another.
+- All readers of a task share one copy of its text (`text_copy.py`), as on the node that runs it: no reader delays
+  another.
 - While there are readers, this node notifies the others of it again and again, and one statement reads the new text of
   all tasks: every `EVERY` seconds while text comes, up to every `IDLE` seconds else. Without readers nothing is done.
-- Where the database does not answer, and where reading fails for another reason, readers wait; a notice tells of it if
-  that lasts.
+- If reading fails, because the database does not answer or for another reason, readers wait; a notice reports failures
+  that last.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class TextsElsewhere:
             self._copies.clear()
 
     def _drop_unread(self) -> bool:
-        """Drop the texts that nobody reads any more, and that are over. Returns whether there are others."""
+        """Drop the texts without readers, and those that are over. Returns whether there are others."""
         self._copies = {key: one for key, one in self._copies.items() if one.live.readers and not one.live.over}
         return bool(self._copies)
 
@@ -96,7 +97,7 @@ class TextsElsewhere:
         return bool(parts)
 
     async def _check(self) -> None:
-        """Look at the records of the tasks, if it is time: an attempt may be over whose node has written no end."""
+        """Read the records of the tasks, if it is time: an attempt may be over although its node has written no end."""
         node, now = self._node, self._node.host.monotonic()
         if now < self._checks_at:
             return

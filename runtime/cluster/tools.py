@@ -156,7 +156,7 @@ class ToolsService:
             await self._host.barrier()
 
     async def _agree_on(self, tool: str) -> bool:
-        """Do so for one tool. Returns whether its breaker got a message."""
+        """Write and apply the changes of one tool. Returns whether its breaker got a message."""
         said: ToolState | None = None
         for _ in range(TRIES):
             seen, row = self._seen(tool), self.rows.get(tool)

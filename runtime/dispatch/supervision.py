@@ -397,7 +397,7 @@ class Supervisor:
 
 
 def _what_to_spawn(given: object) -> str:
-    """Say what to give in place of an object that is no actor, and makes none."""
+    """The advice about an object that is no actor, and does not make one."""
     if is_a(given, Machine):
         return "a machine is spawned by a runtime, as MachineActor(machine)"
     if is_a(given, MachineActor):

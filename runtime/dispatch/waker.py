@@ -4,8 +4,8 @@ Rules
 - Parking does not poll: the task sleeps until it is woken or its time is over.
 - A wake-up before the parking is not lost; several wake-ups before it count as one.
 - `wake` and `Waiter.set` are for the loop's own thread; `call_threadsafe` is for all others.
-- An alarm may ring earlier than asked for: an earlier one is left, since it costs less than to arm and to cancel one
-  for each sleep.
+- An alarm may ring before the requested time: an earlier alarm stays armed, since this costs less than to arm and
+  cancel an alarm for each sleep.
 - A waker is made on the event loop to which it belongs. Neither asyncio nor trio is imported unless it is running.
 - Code that uses an object of one loop on another loop, or in another thread, is refused before it has any effect: no
   waiting task would be woken there (`OwnLoop`).

@@ -2,7 +2,7 @@
 
 Rules
 - Equal arguments have equal digests, whatever the order of the keys of their dicts.
-- What JSON cannot hold (a client, a session) is left out: such arguments say nothing, and the others count.
+- Arguments that JSON cannot hold (a client, a session) are not compared; the other arguments are.
 - The code of an argument may raise anything: then JSON cannot hold that argument.
 """
 

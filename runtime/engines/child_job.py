@@ -67,7 +67,7 @@ class ChildJob:
         return self._requests.state_of(self._context, self) if self._job is None else self._job.state
 
     async def send(self, name: str, value: Any = None, *, task: str | None = None) -> None:
-        """Send it a message, as `TaskContext.send`: once, as a durable step."""
+        """Send the child job a message, as `TaskContext.send`: once, as a durable step."""
         await self._context.send(self.id, name, value, task=task)
 
     def send_blocking(self, name: str, value: Any = None, *, task: str | None = None) -> None:
@@ -75,7 +75,7 @@ class ChildJob:
         self._context.send_blocking(self.id, name, value, task=task)
 
     async def wait(self) -> Outcome:
-        """Wait for its end. Meanwhile this body occupies no slot, and its clock is stopped."""
+        """Wait for the end of the child job. Meanwhile this body occupies no slot, and its clock is stopped."""
         return await self._requests.wait(self._context, self)
 
     def wait_blocking(self) -> Outcome:

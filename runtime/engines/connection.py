@@ -68,7 +68,7 @@ class Connection:
         self.flows = flows
         self.cancelled = self.raises = False
         self.asleep = False  # the body is being dropped: it can request nothing
-        self.changed: str | None = None  # the text of FlowChanged: it can request nothing any more
+        self.changed: str | None = None  # the text of FlowChanged: then the body can request nothing any more
         self.beat: Callable[[Any], None] = _nowhere
         self.own_loop: OwnLoop | None = None  # the event loop that the body runs on
         self.line: LoopBridge | None = None  # to that loop
@@ -199,8 +199,8 @@ class Connection:
         return self.again
 
     def returned(self, value: object) -> Again:
-        """What a body has returned that has called `task.again`. Raises Permanent if it is something else: the body may
-        have meant either.
+        """The result of a body that has called `task.again`. Raises Permanent if the body has returned something else:
+        it is not known which of the two it meant.
         """
         if isinstance(value, Again) and self.again is not None and value.token == self.again.token:
             return value

@@ -125,26 +125,26 @@ class TaskContext:
         connection.tell(Checkpoint(checked(value, "the checkpoint")))
 
     def progress(self, done: float, of: float | None = None, text: str = "") -> None:
-        """Show how far the body is: `done` of `of` (None: it is not known of how many), and in `text` what it does.
+        """Show how far the body is: `done` of `of` (None: the total is not known), and in `text` what the body does.
 
         It is shown to people while the attempt runs (events, the board, `callboard status`), and is not durable: a
         restart forgets it. Calls may be as frequent as the body likes: few of them are passed on, and always the last.
         Any thread of the body may call it. It counts as a heartbeat. At most `LONGEST_PROGRESS` characters of the text
         are shown.
 
-        Raises ValueError for a number that is negative or not finite, TypeError for what is no number or no text,
+        Raises ValueError for a number that is negative or not finite, TypeError for a value of another type,
         TaskCancelled in a plain function whose task was cancelled.
         """
         given = Progress(_number(done, "done"), None if of is None else _number(of, "of"), _shown_text(text, "text"))
         self._connection.show(Shown(given))
 
     def emit(self, chunk: str) -> None:
-        """Stream text, such as the tokens of a model, to whoever listens: `JobHandle.task(name).stream()`.
+        """Stream text, such as the tokens of a model, to all listeners: `JobHandle.task(name).stream()`.
 
-        Nothing of it is durable: the last 1,048,576 characters are kept while the attempt runs, for listeners that come
-        later. A slow listener does not hold up the body. Any thread of the body may call it. It counts as a heartbeat.
+        The text is not durable: the last 1,048,576 characters are kept while the attempt runs, for listeners that come
+        later. A slow listener does not delay the body. Any thread of the body may call it. It counts as a heartbeat.
 
-        Raises TypeError for what is no text, TaskCancelled in a plain function whose task was cancelled.
+        Raises TypeError for a value that is no text, TaskCancelled in a plain function whose task was cancelled.
         """
         self._connection.show(Shown(text=_valid(plain_text(chunk, "what a body emits"))))
 
@@ -327,10 +327,11 @@ class TaskContext:
         self._connection.flow_of(self.token, blocking=True).publish_blocking(name, value)
 
     def version(self, name: str, latest: int) -> Coroutine[Any, Any, int]:
-        """The version of a part of the body with which this flow began: `latest`, or 1 if steps of it were kept before
-        the body that asks first began to run. So changed code can go on with running flows: each takes the path it
-        began with. Ask before the first step: an interruption between that and the question leads to 1.
-        Raises ValueError for a number below 1 and for an invalid name, TypeError for what is no number or no text.
+        """The version of a part of the body with which this flow began: 1 if the flow had kept steps before the run of
+        the body that first called this, else `latest`. So changed code can continue running flows: each takes the path
+        it began with. Call this before the first step: if the process dies between the first step and this call, the
+        version is 1. Raises ValueError for a number below 1 and for an invalid name, TypeError for a value of another
+        type.
         """
         flow = self._connection.flow_of(self.token, blocking=False)
         return flow.version(name, _version(name, latest))
@@ -423,7 +424,7 @@ def _uuid(flow: Flow) -> str:
 
 
 def _version(name: object, latest: object) -> int:
-    """The number of the latest version. Raises TypeError and ValueError for what is none."""
+    """The checked number of the latest version. Raises TypeError and ValueError for an invalid one."""
     if type(latest) is not int:
         raise TypeError(
             f"task.version({shown(name, 40)}, ...) takes the number of the latest version, a whole one from 1 on, "
@@ -440,7 +441,7 @@ def _number(said: object, what: str) -> float:
     number = plain(said)
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise TypeError(f"the progress's `{what}` is a number, not {shown(said, 60)}")
-    if not 0 <= number <= MOST_PROGRESS:  # so is not a number
+    if not 0 <= number <= MOST_PROGRESS:  # also refuses NaN
         raise ValueError(f"the progress's `{what}` is between 0 and {MOST_PROGRESS:,}, not {shown(said, 60)}")
     return number
 

@@ -1,31 +1,32 @@
 """A flow: the durable steps of one attempt's body. It replays the kept ones, and runs and persists the others.
 
 Rules (DESIGN section 10)
-- A step is found again by its name and its arguments; among equal calls the first one comes first. Its number, by
+- A step is found again by its name and its arguments; equal calls are found in their order. Its number, by
   which people name it, is the place of the call among those of its name.
-- A call whose name is kept, but not with its arguments, is refused (FlowChanged): the kept step was another call. It is
-  a new step where the order says nothing: in a task that the body has started, and beside the kept steps of such
-  tasks, since parallel branches come in another order each time.
-- A number that is missing before a kept step was that of a parallel call that was interrupted: a call that is not
-  found gets it, and runs. So the numbers of a name have a gap only where an interrupted call was not made again.
-- Arguments that JSON cannot hold say nothing, the others of the call count. Without any that counts, a call is found by
-  its number alone.
-- FlowChanged ends the attempt for good, whatever the body does with it: a body that catches all errors would compensate
-  for what has not failed. It runs no further step, and what it returns or raises is dropped.
+- A call whose name is kept, but not with its arguments, is refused (FlowChanged): the kept step was another call. But
+  it is a new step where the order of calls is not fixed: in a task that the body has started, and beside the kept steps
+  of such tasks, since parallel branches come in another order each time.
+- If a number before a kept step is missing, it was the number of a parallel call that was interrupted: the next call
+  without a kept step gets this number, and runs. So the numbers of a name have a gap only where an interrupted call was
+  not made again.
+- Arguments that JSON cannot hold are not compared; the other arguments of the call are. If none is left to compare, a
+  call is found by its number alone.
+- FlowChanged ends the attempt for good, even if the body catches it: a body that catches all errors would compensate
+  for steps that have not failed. The body runs no further step, and its result or error is dropped.
 - A kept step returns its result at once and without I/O. A kept failure is raised again, but only in the round in which
   it happened: after a failed attempt, and in a later run, a failed step runs again.
 - A body goes on once its step is durable. It gets the value that the journal holds, as after a restart.
-- A step's start is not journaled: if the process dies meanwhile, the step runs again. That of a step that runs on a
-  worker of its own is, so that people see the worker; such a step runs again, too. The end of each of its tries is
-  persisted, and its tool left, before its body waits for its own slot again.
+- A step's start is not journaled: if the process dies meanwhile, the step runs again. The start of a step that runs on
+  a worker of its own is journaled, so that people see the worker; such a step runs again, too. The end of each of its
+  tries is persisted, and its tool released, before its body waits for its own slot again.
 - Only Exceptions fail a step. Cancellations and exits of the body pass through, and nothing is kept.
-- Each try of a step with a tool holds a unit of the tool, and tells how it has ended. The wait for one lends the slot.
+- Each try of a step with a tool holds a unit of the tool, and reports its end. The wait for a unit lends the slot.
 - A wait between two tries above `DURABLE_WAIT` is journaled with its due time, and lends the slot.
 - The functions of other steps run in the process of the body. The operations of the runtime that they need are in
   `flow_port.py`.
-- A send is journaled before the message goes out, so that it has a key: that is its request_id in each replay, and a
-  message that went out before its step was kept does not go out again.
-- The steps of a plain function are called in one thread: with several, their order would be an accident, and a replay
+- A send is journaled before the message is sent, so that it has a key. This key is the message's request_id in each
+  replay: so a message that was sent before its step was kept is not sent again.
+- The steps of a plain function are called in one thread: with several threads their order would be random, and a replay
   would give one call the result of another.
 """
 
@@ -89,7 +90,7 @@ DURABLE_WAIT = 30.0
 MOST_STEPS = 100_000
 """Steps in the history of one flow."""
 LONGEST_CALL = 2048
-"""Bytes of the arguments of a step that are kept for people, as JSON. Longer ones are known by their digest only."""
+"""Bytes of the arguments of a step that are kept for people, as JSON. Of longer ones only the digest is kept."""
 SLEEP = "task.sleep"
 """The name of the steps that `task.sleep` takes."""
 
@@ -127,7 +128,7 @@ class Flow:
         self._uses = 0  # of tools, by tries of steps
         self._runs = 0  # on workers, by tries of steps
         self.running = 0  # functions of steps that run now
-        self.works_beside: Callable[[int], object] | None = None  # told of each change of that, once the body waits
+        self.works_beside: Callable[[int], object] | None = None  # called with each change of it, once the body waits
         self.asleep = False  # its body is being dropped: nothing is run and persisted any more
         self.rested_until = 0.0  # UTC epoch seconds: waits up to here are over, though the wall clock was set back
         self.stops = False  # its attempt is to end: the body is cancelled where it waits next
@@ -306,7 +307,7 @@ class Flow:
                 "task.version(...)"
             )
         if found.failed and found.ended_at is not None and (found.task, found.round) != (self._task, self._round):
-            # To run again, under its key: how long it took is that of its new tries.
+            # The step runs again under its key: its duration is that of its new tries.
             return msgspec.structs.replace(found, began_at=0.0, ended_at=None, due_at=0.0, tries=0)
         return found
 
@@ -401,7 +402,7 @@ class Flow:
         call: tuple[tuple[Any, ...], dict[str, Any]],
         end: StepRunEnd | None = None,
     ) -> tuple[StepRecord, Exception | None]:
-        """Call the function of a step once, or take its end on a worker, and persist what came of it.
+        """Call the function of a step once, or take its end on a worker, and persist the result.
 
         Returns its row, which waits if there is another try, and the error.
         """
@@ -446,7 +447,7 @@ class Flow:
     def _leave_tool(
         self, use: int, status: str, error: BaseException | None = None, *, timed_out: bool = False
     ) -> None:
-        """Give back a unit of a tool. error: of the function; timed_out: it is that of the limit of one try."""
+        """Give back a unit of a tool. error: of the function; timed_out: the error is that of a try's time limit."""
         ended = CallEnded(self.token, status)
         if error is not None:
             info = error.info if isinstance(error, StepRaised) else describe(error, self._mask)
@@ -550,14 +551,14 @@ class Flow:
             return await self._received(row, wanted)
         except Exception:
             raise
-        except BaseException:  # a cancelled receive: what comes for it belongs to the body's next one of this name
+        except BaseException:  # cancelled: the message belongs to the body's next receive of this name
             self._kept.give_back(row if row.ended_at is not None else _anew(row))
             raise
 
     async def _next(self, row: StepRecord, wanted: Wanted) -> StepRecord:
         """Take a message for a step that waits for one; wait first if there was none before."""
         place = row.name, row.number
-        if (earlier := self._receiving.get(place)) is not None:  # of a receive that the body has cancelled
+        if (earlier := self._receiving.get(place)) is not None:  # the request of a receive that the body has cancelled
             row = await earlier.row()
             self._receiving.pop(place, None)
             return row if row.ended_at is not None else _anew(row)
@@ -578,7 +579,7 @@ class Flow:
         return row
 
     def _without(self, row: StepRecord, wanted: Wanted, now: float) -> StepRecord:
-        """The row of a receive whose time is over: it has failed, unless the body has a value for that."""
+        """The row of a receive whose time is over: the receive has failed, unless the body gave a default."""
         ended = msgspec.structs.replace(row, ended_at=now, tries=1)
         return ended if wanted.has_default else self._failure(ended, _too_late(row, wanted))
 
@@ -639,7 +640,7 @@ class Flow:
             await self._send_kept(row, msgspec.structs.replace(message, request_id=f"{SEND}{row.key}"))
         except Exception:
             raise
-        except BaseException:  # cancelled: it may have gone out, so the body's next equal call is this one
+        except BaseException:  # cancelled: the message may have been sent, so the body's next equal call is this step
             self._kept.give_back(row)
             raise
 
@@ -783,7 +784,7 @@ class Flow:
             return
         if not row.key:
             now = self.flows.now()
-            with anyio.CancelScope(shield=True):  # else a cancelled sleep could be kept, and nobody would know its key
+            with anyio.CancelScope(shield=True):  # else a cancelled sleep could be kept without a known key
                 row = await self._keep(msgspec.structs.replace(row, began_at=now, due_at=now + seconds, tries=1))
         row = await self._pause(row)
         self.flows.keep_later(self.token, msgspec.structs.replace(row, ended_at=self.flows.now()))
@@ -791,7 +792,7 @@ class Flow:
     async def _pause(self, row: StepRecord) -> StepRecord:
         """Wait until the due time of a step. If the body cancels the wait, the step says so. Returns its row."""
         if row.cancelled_at is not None:
-            with anyio.CancelScope(shield=True):  # else it could be kept as waiting, and be cancelled after that
+            with anyio.CancelScope(shield=True):  # else the earlier cancel could be persisted after this
                 row = await self._keep(msgspec.structs.replace(row, cancelled_at=None))
         try:
             await self.flows.pause(self.token, row.due_at or 0.0)
@@ -859,10 +860,10 @@ def _came_of(end: StepRunEnd, late: TimeoutError | None) -> Any:
 def _for_elsewhere(
     step: Step[..., Any], label: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, needed: bool
 ) -> tuple[str | None, msgspec.Raw | None]:
-    """What another process needs to call a step: the import path of its function, and its arguments as JSON.
+    """The data that another process needs to call a step: the import path of its function, and its arguments as JSON.
 
-    needed: it has to run in another process than its body. Then NoPath and NotSerialisable are raised; else both are
-    None if there is one of them not.
+    needed: the step has to run in another process than its body. Then NoPath and NotSerialisable are raised; else both
+    results are None if one of them cannot be made.
     """
     try:
         path = step.import_path()

@@ -105,7 +105,8 @@ class FlowPort(Protocol):
         self, token: int, run: StepRun, func: Callable[[], Any], settle: Callable[[StepRunEnd], Awaitable[T]]
     ) -> T:
         """Run a step on a worker, without the slot of the body. func: its function with its arguments, if it need not
-        go to another process. settle: persists its end, before the body waits for its slot. Returns what that returns.
+        go to another process. settle: persists its end, before the body waits for its slot. Returns the result of
+        `settle`.
 
         Raises AttemptOver if the attempt has ended.
         """
@@ -116,12 +117,12 @@ class FlowPort(Protocol):
         ...
 
     def blocking(self, func: Callable[[], Coroutine[Any, Any, T]], connection: Connection | None) -> T:
-        """Await something on the loop, for a body in a thread. Raises TaskCancelled if its task is cancelled."""
+        """Await a coroutine on the loop, for a body in a thread. Raises TaskCancelled if its task is cancelled."""
         ...
 
 
 class Receiving:
-    """A request for a message. It goes on if the body stops waiting for it: its next receive of that name gets it."""
+    """A request for a message. It stays open if the body stops waiting: the next receive of that name gets it."""
 
     def __init__(self) -> None:
         self._over = anyio.Event()
@@ -135,7 +136,7 @@ class Receiving:
 
     async def row(self) -> StepRecord:
         """Wait for the step. Raises the error of a refusal."""
-        if not self._over.is_set():  # else a receive without time for a checkpoint would never get it
+        if not self._over.is_set():  # else a receive whose time is over would get no message
             await self._over.wait()
         if self._row is None:
             raise self._error or AttemptOver("this attempt has ended: it receives no more messages")

@@ -35,11 +35,11 @@ class ShownBuffer:
         self._skipped = 0
 
     def add(self, shown: Shown) -> bool:
-        """Add something. True if somebody has to be called to `take` it."""
+        """Add progress or text. True if a call of `take` has to be requested."""
         with self._lock:
             if shown.progress is not None:
                 self._progress = shown.progress
-            if shown.skipped:  # text is missing here: nothing before it follows on what comes now
+            if shown.skipped:  # characters are missing here: the earlier text does not join the next text
                 self._skipped += shown.skipped + self._size
                 self._texts.clear()
                 self._size = 0
@@ -54,7 +54,7 @@ class ShownBuffer:
             return True
 
     def take(self) -> Shown | None:
-        """Return all that has been added since the last time; None if nothing was."""
+        """Return all progress and text added since the last call; None if there is none."""
         with self._lock:
             self._on_its_way = False
             if self._progress is None and not self._texts and not self._skipped:

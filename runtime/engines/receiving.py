@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from .context import TaskContext
 
 NO_DEFAULT: Any = ...
-"""In place of a default that a body does not give."""
+"""The default of a body that gives none."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
     """The message that a body receives. timeout: seconds (None: no limit). kind: the type that the value has to fit.
 
-    default: what the body gets if none comes in time; `NO_DEFAULT`: ReceiveTimeout.
+    default: the value that the body gets if no message comes in time; `NO_DEFAULT`: ReceiveTimeout is raised.
     """
 
     name: str
@@ -81,7 +81,7 @@ def wanted(name: object, timeout: Duration | None, default: Any, kind: Any) -> W
 
 
 def _check_type(kind: Any) -> None:
-    """Refuse what no value could be made to, before a message is taken for it. Raises TypeError."""
+    """Refuse a type to which no value can be converted, before a message is received. Raises TypeError."""
     try:
         msgspec.json.Decoder(kind)
         custom = [one for one in (kind, *get_args(kind)) if isinstance(one, type) and _is_custom(one)]

@@ -1,4 +1,4 @@
-"""The function of a step that runs on a worker: how it is called there, and what is reported of it.
+"""The function of a step that runs on a worker: how it is called there, and how its end is reported.
 
 Rules
 - On a worker with a process of its own, or on Ray, `run` or `run_on_loop` is the function of the call: they find the

@@ -1,8 +1,8 @@
 """Durable steps in the view of a body: the functions that it calls as steps, in any process (DESIGN section 10).
 
 Rules
-- A step is known by its name (the last part of its function's path, unless `name` is given) and by its number: which
-  call of that name it is in its flow.
+- A step is identified by its name (the last part of its function's path, unless `name` is given) and its number: the
+  number of the call among the calls of that name in its flow.
 - The policies of a step belong to its function: so they never have the same names as the function's own arguments.
 - A step with a tool holds a unit of it while its function runs (`actors/workers/tool_uses.py`).
 - A step with an engine, or with capabilities, runs on a worker that has them (`actors/workers/step_calls.py`). To run
@@ -56,7 +56,7 @@ S = TypeVar("S")
 ONCE = Retry(max_attempts=1)
 """The retries of a step that sets none: it is tried once."""
 OWN = "task."
-"""How the names of the library's own steps begin: `task.sleep`, `task.now`."""
+"""The prefix of the names of the library's own steps: `task.sleep`, `task.now`."""
 LONGEST_NAME = 200
 """Characters of the name of a step."""
 MOST_NAMES = 1_000
@@ -168,8 +168,8 @@ class FlowSource(Protocol):
 
 
 class MessageRequest(msgspec.Struct, frozen=True, array_like=True):
-    """A request for a message of that name. step: what is persisted if there is none and `keep`: it waits, or has ended
-    without a message.
+    """A request for a message of that name. step: the record to persist if there is no message and `keep` is set: the
+    step waits, or has ended without a message.
     """
 
     name: str
@@ -408,8 +408,8 @@ def step(
     tool's breaker is open, and counts for that breaker. engine, capabilities: of the worker on which its function runs,
     as a task's; without them it runs where the body does.
 
-    Raises TypeError for what is no function, ValueError for a name that is empty or too long, a lambda without a name,
-    a time limit of 0, and an engine that cannot run it.
+    Raises TypeError for an object that is no function, ValueError for a name that is empty or too long, a lambda
+    without a name, a time limit of 0, and an engine that cannot run it.
     """
     if func is None:
         return functools.partial(
@@ -505,9 +505,9 @@ def _checked_capabilities(given: object) -> tuple[str, ...]:
 
 
 def checked_retry(retry: object, about: str) -> Retry:
-    """The retry, if it is one that a step can have. about: whose it is, for the error.
+    """The checked retry of a step. about: the owner of the retry, for the error.
 
-    Raises TypeError for what is no Retry, and SpecificationError, a ValueError, with all that is wrong in it.
+    Raises TypeError for an object that is no Retry, and SpecificationError, a ValueError, with all findings about it.
     """
     if not isinstance(retry, Retry):
         raise TypeError(f"the retry of {about} is a Retry, not {shown(retry, 60)}")
@@ -520,7 +520,7 @@ def checked_retry(retry: object, about: str) -> Retry:
 
 
 def checked_tool(tool: object, what: str) -> str:
-    """The name of a tool. what: whose it is, for the error. Raises TypeError for no text, ValueError for no name."""
+    """The checked name of a tool. what: its owner, for the error. Raises TypeError; ValueError for an invalid name."""
     tool = plain_text(tool, what)
     if problem := name_problem(tool):
         raise ValueError(f"{what}: the name {tool!r:.80} {problem}")
@@ -528,9 +528,9 @@ def checked_tool(tool: object, what: str) -> str:
 
 
 def checked_part(name: object, what: str, before: str) -> str:
-    """The part of the name of a library's own step that a body gives. before: what stands before it.
+    """The part of the name of a library's own step that a body gives. before: the part before it.
 
-    Raises TypeError for what is no text, ValueError for an invalid name.
+    Raises TypeError for a value that is no text, ValueError for an invalid name.
     """
     name, longest = plain_text(name, f"the name of {what}"), LONGEST_NAME - len(before)
     if not name or len(name) > longest or "#" in name or not name.isprintable():

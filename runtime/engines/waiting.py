@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Over(Protocol):
-    """What is set when a wait is over: an event of the loop, one of `threading`, or what wakes a flow."""
+    """The object that is set when a wait is over: an event of the loop or of `threading`, or one that wakes a flow."""
 
     def set(self) -> object:
-        """Wake who waits."""
+        """Wake the waiting body."""
         ...
 
 

@@ -2,8 +2,8 @@
 
 Rules
 -----
-- A body waits until its approval is decided, its attempt is stopped, or it gives up; then the actor learns that it
-  waits no longer.
+- A body waits until its approval is decided, its attempt is stopped, or it gives up; then the actor is told that the
+  body no longer waits.
 - A body lends its slot meanwhile, and a flow of the runtime's own loop may be put to sleep, as for any other wait
   (`runtime/flows/`).
 - A rule is checked before the actor gets it: one that can never be met is refused at once.

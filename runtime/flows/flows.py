@@ -127,7 +127,7 @@ class Flows:
     def page(self, token: int, after: int) -> bytes:
         """The next kept steps for a body in another process, after that many: at least one, and as JSON.
 
-        A page has about `PAGE` bytes. The steps are forgotten here when the last one was given away.
+        A page has about `PAGE` bytes. The steps are dropped from memory when the last page was read.
         """
         rows = self._kept.get(token)
         if rows is None:
@@ -144,7 +144,7 @@ class Flows:
         return b"[" + b",".join(encoded) + b"]"
 
     def forget(self, token: int) -> None:
-        """Forget what is in memory of a flow whose body was dropped."""
+        """Remove a flow from memory whose body was dropped."""
         self._kept.pop(token, None)
         self._flows.pop(token, None)
 
@@ -244,7 +244,7 @@ class Flows:
         kernel = self._host.kernel
         call = kernel.calls.get(token) if kernel.drain_began is not None else None
         task = None if call is None else kernel.entities.get(call.key)
-        if task is not None and cast("TaskActor", task).record.on_loss == "rerun":  # else the stop would fail it
+        if task is not None and cast("TaskActor", task).record.on_loss == "rerun":  # else the stop fails the task
             self._pauses[token] += 1
             try:
                 await self.lent.while_waiting(token, partial(self._until_stopped, token))
@@ -252,7 +252,7 @@ class Flows:
                 self._goes_on(token)
 
     async def _until_stopped(self, token: int) -> None:
-        """Wait until the body is cancelled. A shielded one is not: its step is refused once it was to stop."""
+        """Wait until the body is cancelled. A shielded body is not: its step is refused once the body has to stop."""
         call = self._host.kernel.calls.get(token)
         if call is not None and call.told is None:
             await self._stops.setdefault(token, anyio.Event()).wait()
@@ -309,7 +309,7 @@ class Flows:
     def take(self, token: int, request: MessageRequest, over: Callable[[Any, Exception | None], object]) -> None:
         """Receive a message, if there is one. over: called with the step when that is durable, or with an error."""
         self._host.tell(TakeMessage(token, request.name, request.step, request.keep, Reply(over)))
-        self._leave(token)  # only now: else the message that has woken this flow would wake the next one, too
+        self._leave(token)  # only now: else the message that has woken this flow would wake the next flow, too
 
     async def message(
         self,
@@ -351,8 +351,8 @@ class Flows:
         """Wait for a time, for an event, or for the first of both, without a slot. durable: for what.
 
         lending: called before the slot of `token` is lent. alone: False if the body may do something else meanwhile,
-        which is not known here: steps of a body in another process, a child job. What a body in this process does
-        meanwhile, `LentSlots` knows. Raises FlowAsleep if the body is dropped.
+        which is not known here: steps of a body in another process, a child job. `LentSlots` notes what a body in this
+        process does meanwhile. Raises FlowAsleep if the body is dropped.
         """
         await self.stop_here(token)
         self._leave(token)
@@ -402,7 +402,7 @@ class Flows:
         async def over() -> None:
             nonlocal came, stop_looking
             await came.wait()
-            while not wait.over:  # it is time to look whether it has lasted long
+            while not wait.over:  # the wait may have lasted long enough by now
                 left = long_at - self._host.monotonic()
                 if flow is not None and self._may_drop(flow, wait, left):
                     raise self.sleeping.drop(flow, wait, durable)
@@ -422,7 +422,7 @@ class Flows:
         finally:
             if stop_looking is not None:
                 stop_looking()
-            if wait.tell is wake:  # else it goes on without the body
+            if wait.tell is wake:  # else the wait goes on without the body
                 wait.end(timers)
             if alone:
                 self._goes_on(token)
@@ -480,8 +480,8 @@ class Flows:
         lending: Callable[[int], object] | None = None,
     ) -> T:
         """Run a step on a worker, without the slot of the body. func: its function with its arguments, if that is here.
-        settle: persists its end, before the body waits for its slot. lending: as for `wait`. Returns what `settle`
-        does.
+        settle: persists its end, before the body waits for its slot. lending: as for `wait`. Returns the result of
+        `settle`.
 
         Raises AttemptOver if the attempt has ended.
         """
@@ -532,8 +532,8 @@ class Flows:
         return not self.lent.waits(token) and self._is_droppable(token, flow)
 
     def _may_drop(self, flow: Flow, wait: Wait, left: float) -> bool:
-        """Whether a body that waits is dropped: this is all that it waits for, it is not nearly over, and has lasted
-        long. left: seconds until it has.
+        """Whether a waiting body is dropped: it waits for nothing else, and the wait has lasted long and does not end
+        soon. left: seconds until it has lasted long.
         """
         token, until = wait.token, wait.until
         if left > 0 and self.lent.waiting <= sleeping.MOST_AWAKE:
@@ -577,9 +577,9 @@ class Flows:
             del self._pauses[token]
 
     def blocking(self, func: Callable[[], Coroutine[Any, Any, T]], connection: Connection | None) -> T:
-        """Await something on the loop, for a body in a thread. Raises TaskCancelled if its task is cancelled."""
+        """Await a coroutine on the loop, for a body in a thread. Raises TaskCancelled if its task is cancelled."""
         return await_on_loop(self._host.dispatcher.call_threadsafe, self._runners, func, connection)
 
 
 def _nothing(_: int) -> None:
-    """A wait that nobody is told of yet."""
+    """The callback of a wait before its real one is set."""

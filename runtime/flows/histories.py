@@ -7,7 +7,7 @@ Rules
 - The error of one history concerns its flow only. That of a call concerns the flows of the call only: the others are
   read after a pause. If a call could not be made for lack of a resource (a thread, memory), its flows are read again
   after that pause, too: a start for which there is no resource now is no loss.
-- If the runtime closes meanwhile, all that wait get the error.
+- If the runtime closes meanwhile, all waiting flows get the error.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Rules
 - A body lends its slot while it waits for at least one thing.
-- The record of the task says for what the body waits (`TaskRecord.durable_wait`) only while that is all that it does.
-  It says so no more as soon as a step runs or a second wait begins beside the wait, and again when the wait has been
-  alone for `QUIET` seconds: a branch of the body often takes one step after another.
+- The record of the task names what the body waits for (`TaskRecord.durable_wait`) only while the body does nothing
+  else. The field is cleared as soon as a step runs or a second wait begins beside the wait. It is set again when the
+  body has only waited for `QUIET` seconds: a branch of the body often takes one step after another.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ QUIET = 30.0
 
 
 class _BodyWaits(msgspec.Struct, eq=False):
-    """The things for which one body waits. None: a wait beside which it may do something that is not known here.
+    """The things for which one body waits. None: a wait beside which the body may do something that is not known here.
 
-    told: what the record of its task says. timer: armed while the body has to be quiet before the record says more.
+    told: the wait that the record of its task names. timer: armed until the body has only waited for `QUIET` seconds.
     """
 
     things: list[DurableWait | None]
@@ -86,7 +86,7 @@ class LentSlots:
         return len(self._waits)
 
     def look(self, token: int) -> None:
-        """Have the record say what the body does: a step has begun or ended, or a wait beside another."""
+        """Update the record: a step of the body has begun or ended, or a wait beside another."""
         waits = self._waits.get(token)
         if waits is None:
             return

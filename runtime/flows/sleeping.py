@@ -5,11 +5,11 @@ Rules
 - Only an async body of the runtime's own loop is dropped, which may run again (`on_loss`), and only while the body
   itself waits: none of its steps runs, and it has no task group and no time limit of anyio or trio around the wait.
 - All waits of a flow are alike: for a time (a sleep, the next try of a step), for an event (a message, an approval, a
-  child job), or for both. A body that waits for a time only is dropped at once, if that is far. Whether an event is
-  far nobody knows: a body that waits for one is dropped when the wait has lasted long.
+  child job), or for both. A body that waits for a time only is dropped at once, if that time is far. It cannot be known
+  when an event comes: a body that waits for an event is dropped when the wait has lasted long.
 - The wait goes on without the body. When it is over, the body runs again, and comes to the same wait: there it finds
-  the message, the decision or the child's end by itself. So nothing is taken for a body that is not there, and a crash
-  at any time loses nothing.
+  the message, the decision or the child's end by itself. So no message is received while the body is not in memory, and
+  a crash at any time loses nothing.
 - `FlowAsleep` is raised where the body waits. Its `finally` blocks and context managers run; a step, child job or
   approval that they ask for raises `FlowAsleep` again, and what the body returns or raises is dropped.
 - A drain or a forced cancel ends a sleeping attempt at once. For any other stop the body is made again and cancelled
@@ -69,8 +69,8 @@ class SleepingFlows:
         return len(self._flows)
 
     def drop(self, flow: Flow, wait: Wait, durable: DurableWait | None = None) -> FlowAsleep:
-        """Put a flow to sleep until its wait is over, and return the error that ends the body. durable: for what it
-        waits, as a record that says so outlives this process.
+        """Put a flow to sleep until its wait is over, and return the error that ends the body. durable: what the body
+        waits for, as its record names it.
         """
         wait.tell = self._tell_over
         self._flows[wait.token] = SleepingFlow(wait, flow.began_empty)
@@ -135,7 +135,7 @@ class SleepingFlows:
         return True
 
     def forget(self, token: int) -> None:
-        """Drop what is known of an attempt that has ended."""
+        """Remove the data about an attempt that has ended."""
         for book in (self._flows, self.woken):
             if (sleeping := book.pop(token, None)) is not None:
                 sleeping.wait.end(self._host.dispatcher.timers)

@@ -2,15 +2,15 @@
 
 Rules
 - The kernel says when a step waits, when no worker can run it, and when its call begins
-  (`actors/workers/step_calls.py`). How the call has ended is told by the engine, directly.
+  (`actors/workers/step_calls.py`). The engine reports the end of the call directly.
 - The end of a step is persisted before its body waits for its slot: if the process dies meanwhile, a step that has
-  returned does not run again. That of a step that has returned while its body was being cancelled is persisted here.
+  returned does not run again. If the step returns while its body is being cancelled, this module persists the end.
 - The time limit of a step begins when its call does, and ends with it. A step that no worker can run fails for good
-  after the `unroutable_timeout` of its task, once the kernel has said that it waits no longer: a worker may have
-  taken it in that moment, and then counts how its function has ended.
-- A step whose function was stopped ends when that has ended: so two tries never run at a time, unless the first was
-  abandoned.
-- A call that ended without an order, or a result, has lost its worker.
+  after the `unroutable_timeout` of its task, once the kernel has removed it from its queue: a worker may have taken the
+  step at that moment, and then the end of its function counts.
+- A step whose function was stopped ends when the function has ended: so two tries never run at a time, unless the first
+  was abandoned.
+- A call that ended without a stop order and without a result has lost its worker.
 - Only the loop's thread uses these objects.
 """
 
@@ -62,7 +62,8 @@ class BodyWaits(Protocol):
 class RunningStep:
     """A step of the body under `token` that runs on a worker, or waits for one.
 
-    func: its function with its arguments; None if that is in another process. stop: has its wait or its function ended.
+    func: its function with its arguments; None if the function is in another process. stop: ends its wait or its
+    function.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class RunningStep:
         self._timer: Callable[[], object] | None = None  # of its time limit
         self._patience: Callable[[], object] | None = None  # the timer since when no worker can run it
         self._use = ""  # of a worker, as `StepRecord.worker_use`
-        self._left = False  # nobody waits for it any more
+        self._left = False  # the body does not wait for it any more
         self.stop = stop
 
     @property
@@ -98,7 +99,7 @@ class RunningStep:
         return self._use == HOLDS
 
     def answered(self, row: StepRecord | None, error: Exception | None) -> None:
-        """Take the word of the kernel: the record of the step, or a refusal."""
+        """Take the kernel's answer: the record of the step, or a refusal."""
         if self._left:
             return
         if row is None:
@@ -109,7 +110,7 @@ class RunningStep:
             if not self.over.is_set():  # else its call has ended at once
                 self._enter(row.worker_use or "")
                 self._look_for_workers()
-                if row.worker_use is None:  # it was given up, and waits no longer
+                if row.worker_use is None:  # the step was given up, and waits no longer
                     self.over.set()
         self.heard.set()
 
@@ -125,12 +126,12 @@ class RunningStep:
                 self._waits.idles(self._token, change)
 
     def began(self) -> None:
-        """Its call has begun: its time limit runs from now on."""
+        """Note that the call of the step has begun: its time limit runs from now on."""
         if self.request.timeout is not None:
             self._timer = self._waits.after(self.request.timeout, self._time_out)
 
     def _look_for_workers(self) -> None:
-        """Limit how long no worker can run it, for whatever reason."""
+        """Limit the time for which no worker can run the step, for whatever reason."""
         if self.row.unroutable is None:
             self._have_patience()
         elif self._patience is None and self._unroutable is None:
@@ -158,20 +159,20 @@ class RunningStep:
         self.stop()
 
     def ended(self, outcome: Outcome) -> None:
-        """Its call has ended."""
+        """Note that the call of the step has ended."""
         self.outcome = outcome
         self._unlimit()
         self._enter("")
         self.over.set()
 
     def leave(self) -> None:
-        """Nobody waits for it any more."""
+        """Note that the body does not wait for the step any more."""
         self._left = True
         self._unlimit()
         self._enter("")
 
     def end(self) -> StepRunEnd:
-        """How it has ended."""
+        """How the step has ended."""
         outcome, row = self.outcome, self.row
         if self.error is not None:
             raise self.error
@@ -231,7 +232,7 @@ class StepRuns:
             settled.append(await settle(end))
 
         try:
-            with anyio.CancelScope(shield=True):  # else it could be kept as waiting, and nobody would know its key
+            with anyio.CancelScope(shield=True):  # else it could be kept as waiting without a known key
                 await step.heard.wait()
             if step.over.is_set():
                 await over()
@@ -252,8 +253,8 @@ class StepRuns:
         return settled[0]
 
     async def _cancelled(self, token: int, step: RunningStep) -> None:
-        """The body does not want its step any more: wait until the function has ended, if it runs. If it has returned
-        all the same, persist that.
+        """Handle the cancel of a step by its body: wait until the function has ended, if it runs. If the function has
+        returned, persist its result.
         """
         if step.error is not None or (step.settled and step.func is not None):
             return

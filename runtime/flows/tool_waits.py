@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ToolWait:
-    """What a step has heard of its request. `got` is set when a step that has to wait has the unit."""
+    """The answers to a step's request. `got` is set when a step that has to wait has the unit."""
 
     def __init__(self) -> None:
         self.got = anyio.Event()
@@ -27,11 +27,11 @@ class ToolWait:
         self._heard.set()
 
     def came(self, _: object, __: Exception | None) -> None:
-        """Take the word that the step has the unit."""
+        """Note that the step has the unit."""
         self.got.set()
 
     async def answer(self) -> StepRecord:
-        """Wait for the answer whether the step has to wait: its record says so. Raises the error of a refusal."""
+        """Wait for the answer whether the step has to wait, as its record shows. Raises the error of a refusal."""
         await self._heard.wait()
         if self._row is None:
             raise self._error or AttemptOver("this attempt has ended: its steps use no more tools")

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from ..dispatch.timers import Timer, Timers
 
 Listen: TypeAlias = Callable[[Callable[[], object]], Callable[[], object]]
-"""Begins to listen for an event (a message, a decision, the end of a child job), and calls what it is given when the
-event is there: once, or more often. Returns the function that stops it.
+"""Subscribes to an event (a message, a decision, the end of a child job), and calls the given function when the event
+has come, once or more often. Returns the function that ends the subscription.
 """
 
 
@@ -27,9 +27,9 @@ class Wait(msgspec.Struct, eq=False):
     until: float | None
     tell: Callable[[int], object]
     over: bool = False
-    in_time: bool = False  # it is over since its time has come
+    in_time: bool = False  # the wait is over because its time has come
     timer: Timer | None = None
-    stop: Callable[[], object] | None = None  # stops listening for the event
+    stop: Callable[[], object] | None = None  # ends the subscription to the event
 
     def begin(self, timers: Timers, due: float | None, listen: Listen | None) -> None:
         """Wait from now on. due: `until` in seconds of the monotonic clock."""

@@ -375,7 +375,7 @@ class JobHandle(JobVerbs["JobHandle"]):
         return TaskHandle(self, self._core.task_name(name), self._say)
 
     def progress(self, name: str) -> Progress | None:
-        """What the running body of a task has said last by `task.progress`, as `TaskHandle.progress`.
+        """What the running body of a task has reported last by `task.progress`, as `TaskHandle.progress`.
 
         Raises LookupError if there is no such task.
         """
@@ -425,7 +425,7 @@ class JobHandle(JobVerbs["JobHandle"]):
         return await self._core.steps(task)
 
     async def messages(self) -> list[MessageRecord]:
-        """The messages to the job and its tasks (`send`) that no body has received yet, oldest first. Durable ones.
+        """The durable messages to the job and its tasks (`send`) that no body has received yet, oldest first.
 
         Each has `name`, `value`, `task` (the only task that may receive it), `sent_at` and `by`. Those to an ended job
         are received by its next run.
@@ -435,7 +435,7 @@ class JobHandle(JobVerbs["JobHandle"]):
     async def published(self) -> dict[str, Any]:
         """The values that bodies of the job have published (`TaskContext.publish`), by their names: the last of each.
 
-        Durable ones; also those of former runs, as far as their tasks go on from there.
+        Only durable values; also those of former runs, as far as their tasks go on from there.
         """
         return await self._core.published()
 
@@ -536,10 +536,11 @@ class TaskHandle(TaskVerbs["JobHandle"]):
 
     @property
     def progress(self) -> Progress | None:
-        """What the running body has said last by `task.progress`; None if it said nothing, and if no attempt runs.
+        """What the running body has reported last by `task.progress`; None if it has reported nothing, or no attempt
+        runs.
 
-        Of a job that another node runs, it is what was read after the previous look, or at `refresh`: look twice after
-        a pause. What was read was then a second or two old.
+        For a job that another node runs, it is the progress that was read after the last use of this property, or by
+        `refresh`: so use it twice, with a pause in between. The progress was a second or two old when it was read.
         """
         return core_of(self._job).progress(self.name)
 
@@ -550,8 +551,8 @@ class TaskHandle(TaskVerbs["JobHandle"]):
         will be none. A part may hold several chunks. `Dropped(count)` in between says that so many characters are
         missing: they were emitted before those that are kept, or the reader was too slow.
 
-        Of a job that another node runs, the text comes by the database: up to a second later, and with the last
-        262,144 characters of what was emitted before.
+        For a job that another node runs, the text comes through the database: up to a second later, and beginning with
+        the last 262,144 characters that were emitted before.
         """
         return core_of(self._job).emitted(self.name)
 

@@ -261,7 +261,7 @@ def _ended_as(last: JobRecord, run: WorkstreamRecord) -> JobRecord:
 
 
 def pending_elsewhere(journal: Reader, here: frozenset[str]) -> list[PendingApproval]:
-    """Find what waits for people in living jobs that are not `here`. Blocks."""
+    """Find the holds and approvals that wait for people in living jobs that are not `here`. Blocks."""
     found: list[PendingApproval] = []
     for record in journal.jobs(states=LIVING, limit=MOST):
         if record.id not in here:

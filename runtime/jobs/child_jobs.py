@@ -10,7 +10,8 @@ Rules
 - If a job has replaced another one under its id, the other job's children do not count: each is replaced when a child
   of its name is submitted.
 - A body that waits for a child lends its slot, and its time limit is suspended; it goes on when it has its slot again.
-  A flow may be put to sleep meanwhile. One that is made again only to be stopped submits no child that is known.
+  A flow may be put to sleep meanwhile. A body that is made again only to be stopped does not submit an existing child
+  again.
 - A body may wait for several children at once: it counts as waiting until it waits for none.
 """
 
@@ -78,7 +79,7 @@ class Children:
         job_id = f"{context.job_id}/{context.task}/{name}{self._round_of(context.token)}"
         self._flows.ready(context.token, connection_of(context))
         if self._flows.is_stopped(context.token) and await self.services.jobs.record_of(job_id) is not None:
-            return ChildJob(self, job_id, context, await self.services.jobs.find(job_id))  # else it could run again
+            return ChildJob(self, job_id, context, await self.services.jobs.find(job_id))  # else it could run twice
         reservation = IdReservation(self.services.node, "job", job_id, await self._submitting.enter(job_id))
         sent, taken = False, True
         command: Callable[[Reply], Message] | None = None

@@ -4,8 +4,8 @@ Rules:
 - A request is handled like that of a plain function in a thread, by the same code; the answer goes to the process that
   asked. If a request is refused, the refusal's kind and text go back.
 - Requests of an attempt that was told to stop, or has ended, are dropped, and so are their waits.
-- A step that is to be kept is not dropped: its work is done, and its actor decides. The answer is the record's key,
-  once the record is durable. Neither is a request for a message, of which the answer is the record.
+- A request to persist a step is not dropped: the step's function has already run, and its actor decides. The answer is
+  the record's key, once the record is durable. A request for a message is not dropped either; its answer is the record.
 - A body that waits lends its slot: before that slot is given away, the body's process is set
   aside (`park`).
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = frozenset({"keep", "take", "tool", "leave"})
-"""The requests of which order counts: they are handled before the engine's next report."""
+"""The requests whose order matters: they are handled before the engine's next report."""
 
 
 class RequestingEngine(Protocol):

@@ -253,17 +253,17 @@ class Cluster(Protocol):
         ...
 
     def write_progress(self, told: Sequence[LiveProgress], over: Sequence[int]) -> int:
-        """Write what bodies of this node have said of their progress, and remove that of these tasks (by key).
+        """Write the progress that bodies of this node have reported, and remove the progress of these tasks (by key).
 
-        Nothing of it is durable. Returns a number: where it is another one than at the write before, the database may
-        lack what was written until then.
+        The progress is not durable. Returns a number: if it differs from that of the write before, the database may
+        have lost all that was written before.
         """
         ...
 
     def read_progress(self, tasks: Sequence[int]) -> dict[int, tuple[int, Progress]]:
         """The progress of these tasks (by key), whichever node runs them, each with the token of its attempt.
 
-        Raises JournalError also if it cannot be known, such as from a standby.
+        Raises JournalError also if it cannot be read, for example from a standby.
         """
         ...
 
@@ -271,9 +271,9 @@ class Cluster(Protocol):
     """Called on the event loop with the keys of tasks to whose text another process listens."""
 
     def write_text(self, parts: Sequence[LiveText], cuts: Sequence[TextPlace]) -> int:
-        """Write text that bodies of this node have emitted, and remove what is before the places of `cuts`.
+        """Write text that bodies of this node have emitted, and remove the text before the places of `cuts`.
 
-        Nothing of it is durable. Returns a number, as `write_progress` does.
+        The text is not durable. Returns a number, as `write_progress` does.
         """
         ...
 
@@ -285,9 +285,9 @@ class Cluster(Protocol):
         ...
 
     def listen(self, tasks: Sequence[int]) -> None:
-        """Notify the nodes that this one listens to the text of these tasks (by key). It has to be repeated."""
+        """Notify the nodes that this one listens to the text of these tasks (by key). Callers have to repeat this."""
         ...
 
     def hide(self) -> None:
-        """Remove all that bodies of this node have shown."""
+        """Remove the progress and text of all bodies of this node."""
         ...

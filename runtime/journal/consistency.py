@@ -44,7 +44,7 @@ def examine(reader: Reader, *, lifecycles: Iterable[Lifecycle] = ()) -> Examinat
     states: dict[tuple[str, str, int, int], str] = {}
     wanted = {(record.kind, record.id, record.run, record.told) for record in records}
     count = 0
-    shortened = set[str]()  # ids of jobs that were run again from a step on: they keep some steps no more
+    shortened = set[str]()  # ids of jobs that were run again from a step on: they no longer keep some steps
     for event in reader.transitions():
         count += 1
         if event.kind == "job" and "from_step" in (event.metadata or {}):
@@ -140,7 +140,7 @@ def _of_steps(reader: Reader, steps: Iterable[_Step], tasks: Mapping[int, TaskRe
 def _of_messages(
     reader: Reader, steps: Iterable[_Step], tasks: Mapping[int, TaskRecord], shortened: set[str]
 ) -> Iterator[AuditFinding]:
-    """Compare the messages with the steps that received them. shortened: jobs that keep some of these no more."""
+    """Compare the messages with the steps that received them. shortened: jobs that lack some of these steps."""
     by_id = {task.id: task for task in tasks.values()}
     anew = {(task.job_id, task.name) for task in tasks.values() if task.rounds}  # they keep their last round's steps
     received: dict[int, _Step] = {}  # by the key of the message
@@ -164,7 +164,7 @@ def _of_messages(
                 text = f"was received by another step than {its.label} of {its.task_id}, which has it"
                 found = None if kept else ("message_of_other_step", text)
             else:
-                dropped = task is None or (job.id, task.name) in anew or job.id in shortened  # perhaps
+                dropped = task is None or (job.id, task.name) in anew or job.id in shortened  # possibly
                 kept = task is None or dropped or _has_step(reader, task, one)
                 found = None if kept else ("message_lost", "was received, and no step has its value")
             if found is not None:
@@ -186,7 +186,7 @@ def _of_unread(message: MessageRecord, step: _Step | None, *, passed: bool) -> t
 
 
 def _has_step(reader: Reader, task: TaskRecord, message: MessageRecord) -> bool:
-    """Whether the step that received a message is kept. (One that refused its message may have received another.)"""
+    """Whether the step that received a message is kept. (A step that refused its message may have received another.)"""
     name = f"{RECEIVE}{message.name}"
     return any((row.key, row.name) == (message.step, name) for row in reader.steps(task.flow))
 

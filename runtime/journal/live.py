@@ -1,6 +1,6 @@
 """What running bodies show to other processes through a database: their progress, and a part of their text.
 
-It is no history: nothing of it is durable, and it is removed when the attempt ends.
+These data are no history: they are not durable, and are removed when the attempt ends.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Tells by one notice that what running bodies show cannot be shared, which holds up nothing and raises nowhere.
+"""Reports by one notice that progress and text of running bodies cannot be shared: this delays and breaks nothing.
 
 Rules
 -----
-- A database that does not answer for a while is no news here: its own notices tell of that. So a `JournalError` is told
-  after `TRIES` tries in a row that failed, and once until a try succeeds.
-- Any other error is a fault of this program, or data of another version: it is told at once, and once in all.
+- Other notices report a database that does not answer. So a `JournalError` is reported only after `TRIES` failed tries
+  in a row, and then once until a try succeeds.
+- Any other error is a fault of this program, or data of another version: it is reported at once, and only once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...actors.user_code import message_of
 from ..errors import JournalError, RuntimeClosed
 
 TRIES = 8
-"""Tries in a row that fail before a notice tells of it: with the growing delays between them, ten seconds or more."""
+"""Failed tries in a row before a notice reports it: with the growing delays between them, ten seconds or more."""
 
 
 class LastingFailure:
@@ -26,9 +26,9 @@ class LastingFailure:
     def __init__(self, notice: Callable[..., Any], what: str) -> None:
         self._notice = notice
         self._what = what
-        self._tries = 0  # that failed, since one succeeded
+        self._tries = 0  # failed ones since the last success
         self._told = False
-        self._unexpected = False  # an error was told that is no JournalError
+        self._unexpected = False  # an error was reported that is no JournalError
 
     def failed(self, error: Exception) -> None:
         """Note a try that failed."""
@@ -46,7 +46,7 @@ class LastingFailure:
 
     @contextmanager
     def contained(self) -> Generator[None]:
-        """Note whether one try fails, and let no error but RuntimeClosed out: what is only for show breaks nothing."""
+        """Note whether one try fails, and raise no error but RuntimeClosed: a mere display must not break anything."""
         try:
             yield
         except RuntimeClosed:

@@ -1,14 +1,15 @@
-"""What running bodies show: their progress, and the text that they emit. Only memory keeps it.
+"""The progress of running bodies, and the text that they emit. Both are kept only in memory.
 
 `progress_writer.py` shows the progress to other processes; `runtime/cluster/` shows both to other nodes.
 
 Rules
 -----
-- A task has an entry here once its body has shown something, or somebody listens. The entry ends with the attempt.
-- Progress is told as a notice of the event `progress`, to readers of events only: at most one in `EVERY` seconds for a
-  task, and the last one always.
-- Of the text the last `KEPT` characters are kept. A reader has a place in it and no buffer of its own: a slow one holds
-  up nobody, and learns how many characters it has missed (`Dropped`).
+- A task has an entry here once its body has reported progress or emitted text, or has a listener. The entry ends with
+  the attempt.
+- Progress is emitted as a notice of the event `progress`, to readers of events only: at most one in `EVERY` seconds for
+  a task, and always the last one.
+- Of the text the last `KEPT` characters are kept. A reader has a place in it and no buffer of its own: a slow reader
+  delays no other, and gets the number of characters that it has missed (`Dropped`).
 - A stream covers one attempt: the running one, or else the next. It ends with the attempt, with the task, and when the
   runtime closes.
 - Secrets are masked. A text that may be the beginning of a secret is held back until it is certain that it is none.
@@ -68,7 +69,7 @@ class TextStream:
         return self._token, self._place
 
     def wake(self) -> None:
-        """There is more to read, or the stream has ended."""
+        """Wake the reader: there is more to read, or the stream has ended."""
         self._arrived.set()
 
     def close(self) -> None:
@@ -112,9 +113,9 @@ class KeptText:
         self._pieces: deque[str] = deque()
 
     def add(self, text: str, skipped: int = 0) -> None:
-        """Add text, after so many characters that never came."""
+        """Add text. skipped: characters before it that are missing."""
         if skipped:
-            self._pieces.clear()  # what is kept is without gaps
+            self._pieces.clear()  # the kept text has no gaps
             self._kept = 0
             self.size += skipped
         if not text:
@@ -297,7 +298,7 @@ class LiveTasks:
         )  # fmt: skip
 
     def _end(self, live: LiveTask) -> None:
-        """The attempt is over: tell what has not been told, and end the streams."""
+        """The attempt is over: emit the progress that was not emitted yet, and end the streams."""
         if self._tasks.get(live.task_id) is live:
             del self._tasks[live.task_id]
         if live.timer is not None:

@@ -3,11 +3,11 @@
 Rules
 -----
 - Nothing waits for the file, and nothing in it is durable: it is written in a thread, without fsync, as often as
-  `progress_writer.py` says. A write that fails is repeated with the next progress.
+  `progress_writer.py` says. A failed write is repeated with the next progress.
 - It is replaced as a whole, so that a reader never sees a part of it. It is removed when the runtime closes;
-  and when one opens, since one that was killed has left its own.
+  and when a runtime opens, since a killed runtime has left its file.
 - Each progress is kept with the fencing token of its attempt. A reader compares the token with that of the task's
-  record: so what a killed runtime has left is never shown for another attempt.
+  record: so the progress that a killed runtime has left is never shown for another attempt.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def read_progress(journal: Path) -> KeptProgress:
 class ProgressFile:
     """Keeps the progress of one runtime's bodies in the file, from its first write until `remove`.
 
-    The runtime owns the journal already: a file that is there is of one that was killed, and is removed.
+    The runtime owns the journal already: an existing file was left by a killed runtime, and is removed.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -75,7 +75,7 @@ def write_progress(journal: Path, kept: KeptProgress) -> None:
     part = path.with_name(f"{path.name}.part")
     with suppress(OSError, ValueError):
         part.unlink(missing_ok=True)
-        rights = journal.stat().st_mode & 0o666  # who may read the journal may read what its bodies say
+        rights = journal.stat().st_mode & 0o666  # users who may read the journal may read the progress
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(msgspec.json.encode(kept))
         part.chmod(rights)
@@ -83,7 +83,7 @@ def write_progress(journal: Path, kept: KeptProgress) -> None:
 
 
 def remove_progress(journal: Path) -> None:
-    """Remove the file. Raises nothing: one that is left is never taken for the progress of another attempt."""
+    """Remove the file. Raises nothing: a file that stays is never taken for the progress of another attempt."""
     path = progress_file_of(journal)
     for one in (path, path.with_name(f"{path.name}.part")):
         with suppress(OSError):

@@ -4,9 +4,9 @@ Rules
 -----
 - Nothing waits for a write, and nothing that is written is durable. It is written in a thread, at most once in `EVERY`
   seconds, and less often if writing is slow.
-- Only the last progress of each task is written. A write that fails is repeated, with growing delays; a notice tells of
-  it if that lasts.
-- What was written is removed when the runtime closes.
+- Only the last progress of each task is written. A failed write is repeated, with growing delays; a notice reports
+  failures that last.
+- The written progress is removed when the runtime closes.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class ProgressMedium(Protocol):
     """Where the progress of one runtime's bodies is written. Both methods block."""
 
     def write(self, progress: Sequence[LiveProgress]) -> None:
-        """Write the progress of all bodies: what was written of others is removed. Raises JournalError."""
+        """Write the progress of all bodies, and remove that of other tasks. Raises JournalError."""
         ...
 
     def remove(self) -> None:
-        """Remove what was written; later writes do nothing. Raises JournalError."""
+        """Remove the written progress; later writes do nothing. Raises JournalError."""
         ...
 
 
@@ -80,7 +80,7 @@ class ProgressWriter:
         live.on_change = self.changed
 
     def changed(self) -> None:
-        """Have it written soon: some body has reported its progress, or has ended."""
+        """Have the progress written soon: a body has reported its progress, or has ended."""
         self._changed = True
         if self._timer is None and not self._writing and not self._closed:
             self._timer = self._timers.arm(max(self._next, self._monotonic()), self._begin)
@@ -113,9 +113,9 @@ class ProgressWriter:
         return time.perf_counter() - began
 
     async def close(self) -> None:
-        """Write no more, and remove what was written."""
+        """Write no more, and remove the written progress."""
         self._closed, self._live.on_change = True, None
         if self._timer is not None:
             self._timers.cancel(self._timer)
-        with suppress(JournalError):  # what is left is never taken for another attempt's
+        with suppress(JournalError):  # the rest is never taken for another attempt's
             await self._ask(self._medium.remove)

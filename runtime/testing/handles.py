@@ -61,8 +61,8 @@ class Simulated(ABC):
         return str(self.record.state)
 
     def until(self, state: str, *, within: Duration | None = None) -> Self:
-        """Have time pass until it is in that state, or has come through it, durably. Raises AssertionError where it
-        does not come to it, ValueError where there is no such state."""
+        """Let time pass until the entity is durably in that state, or has passed through it. Raises AssertionError if
+        it does not reach the state, ValueError if there is no such state."""
         machine, simulation = self._machine, self.simulation
         if text(state, "a state") not in machine.states and state not in (more := self._published()):
             states = [*map(str, machine.states), *more]
@@ -81,7 +81,7 @@ class Simulated(ABC):
         return self
 
     def _published(self) -> list[str]:
-        """The states of the lifecycle that it runs by, where that is not the runtime's own."""
+        """The states of the entity's lifecycle, if that is not the runtime's own."""
         with suppress(LookupError):  # a breaker that no task has used yet
             record = self.record
             if record.published is not None:
@@ -91,7 +91,7 @@ class Simulated(ABC):
 
     @abstractmethod
     async def _handle(self) -> Any:
-        """The runtime's handle, as it is now: after a crash it is another one. Raises LookupError."""
+        """The runtime's present handle: after a crash it is another one. Raises LookupError."""
 
     def _ask(self, verb: str, *args: Any, **named: Any) -> None:
         """Call a verb of the runtime's handle, in simulated time."""
@@ -103,7 +103,7 @@ class Simulated(ABC):
 
 
 def at_once(verb: Callable[Concatenate[Any, P], Awaitable[object]]) -> Callable[Concatenate[Any, P], None]:
-    """The same verb, with the same arguments, of a handle of a simulation: nobody awaits it, and it returns nothing."""
+    """The same verb, with the same arguments, for a handle of a simulation: a plain method that returns nothing."""
     name = verb.__name__
 
     def done(handle: Any, /, *args: P.args, **named: P.kwargs) -> None:
@@ -258,7 +258,7 @@ class SimulatedTask(Simulated):
 
 
 class SimulatedWorker(Simulated):
-    """A worker of a simulation, and what may happen to it."""
+    """A worker of a simulation, with the faults that a test can cause."""
 
     _machine = WORKER
 

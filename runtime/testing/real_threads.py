@@ -4,8 +4,8 @@ Rules
 -----
 - What counts is what threads of the event loop's pools run: those of the library, of anyio and trio, and of asyncio's
   default executor. A thread that an application starts by itself is not known here.
-- A thread that waits for the event loop (`anyio.from_thread`, a portal) may wait for virtual time: nobody waits for it.
-- Work that never ends must not stop a test for ever: after `LIMIT` real seconds it is told of, and time goes on.
+- A thread that waits for the event loop (`anyio.from_thread`, a portal) may wait for virtual time: it does not count.
+- Work that never ends must not stop a test for ever: after `LIMIT` real seconds a warning names it, and time goes on.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RealThreads:
     """The threads that work for the code on the present event loop."""
 
     def __init__(self) -> None:
-        self._given_up = 0  # how many are not waited for any more
+        self._given_up = 0  # the number of busy threads that were given up
 
     @property
     def busy(self) -> bool:
@@ -47,7 +47,7 @@ class RealThreads:
         return count > self._given_up and count - _waiting() > self._given_up
 
     async def until_done(self) -> None:
-        """Let the threads work until none is busy, for at most `LIMIT`: a warning tells of those that still are."""
+        """Let the threads work until none is busy, for at most `LIMIT`: a warning names the threads that still are."""
         with anyio.move_on_after(LIMIT) as limit:
             while self.busy:
                 await self.let_run()
@@ -75,7 +75,7 @@ _made_here: RunVar[ThreadPoolExecutor] = RunVar("callboard executor")
 def see_executor() -> None:
     """Let the threads of `asyncio.to_thread` be counted on the present event loop, before any of them runs.
 
-    uvloop shows its default executor to nobody: it gets one from here.
+    uvloop does not show its default executor: this sets one.
     """
     loop = _asyncio_loop()
     if loop is not None and not hasattr(loop, "_default_executor") and _made_here.get(None) is None:

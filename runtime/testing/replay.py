@@ -1,16 +1,16 @@
 """`check_replay`: replays the kept history of a flow against its present code, without a runtime.
 
 Rules
-- The body is really called, and what it decides by comes from the history: the results of its steps, its messages,
-  approvals and child jobs. No function of a step is called, nothing is sent, and no real time passes.
+- The body is really called, and all its input comes from the history: the results of its steps, its messages, approvals
+  and child jobs. No function of a step is called, nothing is sent, and no real time passes.
 - The replay is that of production (`runtime/engines/flow.py`). Only the functions of steps, and the operations of the
   runtime, are replaced here.
-- What is not kept waits for ever. When all that can go on has gone on, the body is cancelled there, and asks for no
-  more: that is the end of the replay.
+- A request for something that is not kept waits for ever. When no part of the body can go on, the body is cancelled
+  there, and can request nothing more: this is the end of the replay.
 - Times, ids, random numbers and versions that are not kept are made, and the body goes on: they depend on nothing
   outside.
-- An error is what would break running flows: FlowChanged, also if the body catches it, and any other error of the
-  body that the history does not explain.
+- The errors are those that would break running flows: FlowChanged, also if the body catches it, and any other error of
+  the body that the history does not explain.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _MOST_TIMES = 10_000
 """Timers of a body that may fire before it asks for something again."""
 _LISTED = 20
 _OF_HISTORY = (ApprovalExpired, ApprovalRejected, JobFailed)
-"""Errors that only what is kept can raise."""
+"""Errors that only kept data can raise."""
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +117,7 @@ def check_replay(
     )  # fmt: skip
     run = _Run(given, body, dict(secrets or {}), dict(answers or {}))
     thread = threading.Thread(target=contextvars.Context().run, args=(run.all,), name="callboard-replay")
-    thread.start()  # apart from an event loop on which this is called
+    thread.start()  # the caller may run on an event loop
     thread.join()
     return run.report()
 
@@ -153,7 +153,7 @@ def _read(history: str | os.PathLike[str] | Iterable[StepRecord]) -> FlowHistory
 
 
 class _NotKept(FlowAsleep):
-    """A plain body has asked for what is not kept: it is ended there."""
+    """A plain body has asked for something that is not kept: it is ended there."""
 
 
 class _Progress:
@@ -187,7 +187,7 @@ class _Progress:
         return [name for name in self._answers if name not in self._used]
 
     async def wait(self, label: str) -> NoReturn:
-        """The body asks for what is not kept: wait for ever."""
+        """The body asks for something that is not kept: wait for ever."""
         self.at.append(label)
         while True:
             await anyio.sleep_forever()
@@ -252,7 +252,7 @@ class _ReplayedFlow(Flow):
 
 
 class _Stage:
-    """An event loop in virtual time, which runs one coroutine until it ends, or waits for what is not kept."""
+    """An event loop in virtual time, which runs one coroutine until it ends, or waits for data that is not kept."""
 
     def __init__(self, progress: _Progress) -> None:
         self.clock = VirtualClock()
@@ -288,7 +288,7 @@ class _Stage:
         return found
 
     def _until(self, ended: list[Any]) -> bool:
-        """Let time pass until the coroutine has ended. False if it waits for what is not kept."""
+        """Let time pass until the coroutine has ended. False if it waits for something that is not kept."""
         progress = self._progress
         seen, left = 0, _MOST_TIMES
         while left:
@@ -466,7 +466,7 @@ class _Children:
 
 
 class _Run:
-    """One replay. `all` runs it, in a thread of its own; `report` says what came of it."""
+    """One replay. `all` runs it, in a thread of its own; `report` returns its result."""
 
     def __init__(
         self, history: FlowHistory, body: Callable[..., Any], secrets: dict[str, str], answers: dict[str, Any]
@@ -480,7 +480,7 @@ class _Run:
         self._error: BaseException | None = None
 
     def all(self) -> None:
-        """Replay the body to its end, or to what is not kept."""
+        """Replay the body to its end, or to the first request for something that is not kept."""
         stage = _Stage(self._progress)
         try:
             self._replay(stage)
@@ -531,7 +531,7 @@ class _Run:
         if progress.changed:
             raise FlowChanged(f"{progress.changed[0]}\n{self._where()}") from error
         if error is not None and progress.at and _is_late(error):
-            error = None  # a time limit around what is not kept, which waits for ever here
+            error = None  # a time limit around a request that waits for ever here
         if error is not None and not self._explained(error):
             error.add_note(f"It was raised in the replay of a history. {self._where()}")
             raise error

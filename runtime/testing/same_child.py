@@ -2,8 +2,8 @@
 
 Rules
 - The comparison is that of production (`runtime/jobs/same_workstream.py`), as far as it can be made without the
-  application: what a function was registered as, nobody knows here. Such functions are not compared.
-- A function of the program itself (`__main__`) is known by its name alone: the program may lie elsewhere here.
+  application: registered names of functions are not known here, so such functions are not compared.
+- A function of the program itself (`__main__`) is known by its name alone: the program may be in another place now.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def differs(history: FlowHistory, known: ChildHistory, given: Workstream) -> str
     try:
         here = msgspec.json.decode(msgspec.json.encode(replace(here, folder=was.folder)), type=Workstream)
     except (TypeError, ValueError, msgspec.MsgspecError):
-        return None  # such as a lifecycle of its own, which the journal has by its name
+        return None  # for example a lifecycle of the application, of which the journal has only the name
     if (found := difference(was, here)) is not None:
         return found
     for place, func in called.items():

@@ -28,7 +28,7 @@ class Trace:
         self.count += 1
 
     def let_go(self) -> None:
-        """Forget who waits for answers to the inputs. The text stays the same.
+        """Drop the reply addresses of the inputs. The text stays the same.
 
         The garbage collector does not track inputs: what they led to would stay in memory for ever.
         """
@@ -66,7 +66,7 @@ class Trace:
 
 
 def _ignore(_: Any, __: Exception | None) -> None:
-    """Nobody waits any more."""
+    """Do nothing: no caller waits any more."""
 
 
 def span(at: float) -> str:

@@ -198,7 +198,7 @@ class World:
         self.loop = SimulatedLoop(self.clock.monotonic)
 
     def kept(self, steps: Iterable[StepRecord]) -> bool:
-        """Steps are durable, and their bodies do not know it yet. True if a crash that a test asked for came here."""
+        """Steps are durable, and their bodies do not know it yet. True if a crash that the test requested came here."""
         for step in steps:
             self.note("step", step.task_id, step.label, "forgotten" if step.dropped else step.state)
             if step.dropped:  # a further run begins before it
@@ -213,7 +213,7 @@ class World:
         return False
 
     def not_crashed(self) -> list[str]:
-        """The crashes that were asked for and did not come, in words."""
+        """The requested crashes that did not happen, in words."""
         return [
             f"sim.crash_after({label!r}) did not crash: no such step has ended" + (f" in task {task!r}" if task else "")
             for label, task, _ in self.crashes_after

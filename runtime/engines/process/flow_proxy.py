@@ -3,10 +3,10 @@
 Rules:
 - The kept steps are asked for before the first step, page by page: so a body that takes no step asks for nothing, and
   no message is as large as a history.
-- A step's record is sent also if the body is being stopped: its work is done. The body waits for the answer, which says
-  that the record is durable.
+- A step's record is sent also if the body is being stopped, since the step's function has already run. The body waits
+  for the answer, which says that the record is durable.
 - A pause is a request to the runtime, which lends the slot of the body meanwhile.
-- The time is the runtime's: that of the start of the body, and what has passed since.
+- The time is that of the runtime's clock: its time at the start of the body, plus the seconds since then.
 - A worker process has no event loop. It gets one, in a thread, with the first step that needs it: an async one, one
   with retries or a time limit, a pause, parallel ones.
 - Modules are imported when they are first needed: a process must start fast.
@@ -216,7 +216,7 @@ class FlowProxy:
         settle: Callable[[StepRunEnd], Awaitable[T]],
     ) -> T:
         """Run a step on a worker, without the slot of the body. settle: persists its end, before the body has the slot
-        again. Returns what that returns.
+        again. Returns the result of `settle`.
         """
         number = str(run.number)
         try:
@@ -231,7 +231,7 @@ class FlowProxy:
         flow = self._flow
         request = replace(run, alone=self._alone)
         if flow is not None:
-            flow.running += 1  # a wait beside it is not all that the body does
+            flow.running += 1  # so a wait beside the step is not the body's only activity
         try:
             answer = await self._proxy.answer_on_loop("run", run.step.name, msgspec.json.encode(request))
         finally:
@@ -253,7 +253,7 @@ class FlowProxy:
         return flow is not None and not flow.running and flow.connection is not None and flow.connection.raises
 
     def blocking(self, func: Callable[[], Coroutine[Any, Any, T]], connection: Connection | None) -> T:
-        """Await something on the loop, for a body in a thread. Raises TaskCancelled if its task is cancelled."""
+        """Await a coroutine on the loop, for a body in a thread. Raises TaskCancelled if its task is cancelled."""
         from ..from_thread import await_on_loop  # noqa: PLC0415 - see above
 
         loop = self._proxy.loop = self._loop()

@@ -2,13 +2,13 @@
 
 Rules
 -----
-- The tables are UNLOGGED: a write of theirs is no WAL, and waits for no disk. A crash of the server, and a failover,
-  empty them; a standby cannot read them. So whoever reads them takes an error as "nothing is known".
+- The tables are UNLOGGED: a write to them makes no WAL, and waits for no disk. A crash of the server, and a failover,
+  empty them; a standby cannot read them. So to a reader, an error means "nothing is known".
 - A row counts while its node is not fenced, and a progress only while the node's lease has not run out. A node removes
   its rows; those of a node that was fenced are removed by `sweep`.
-- Of a text that grows, rows have up to `PIECE` characters: the last one is written anew until it is full.
-- Whoever listens notifies the nodes of it, with the keys of the tasks. That is repeated, and holds for a while: so a
-  notification that is lost is made good, and a listener that has gone is forgotten.
+- A growing text is stored in rows of up to `PIECE` characters: the last row is written anew until it is full.
+- A listener notifies the nodes, with the keys of the tasks. It repeats the notification, which holds for a while: so a
+  lost notification is replaced by the next one, and a listener that has ended is forgotten.
 - A progress has the fencing token of its attempt: a reader compares it with that of the task's record.
 """
 # ruff: noqa: S608 - statements are put together from names in this module only; values are bound
@@ -152,20 +152,20 @@ def _places(of: Sequence[LiveText] | Sequence[TextPlace]) -> dict[str, list[int]
 
 
 def listen(connection: Connection, tasks: Sequence[int], channel: str) -> None:
-    """Notify the nodes that somebody listens to the text of these tasks."""
+    """Notify the nodes that there are listeners to the text of these tasks."""
     for first in range(0, len(tasks), MOST_NAMED):
         named = " ".join(map(str, tasks[first : first + MOST_NAMED]))
         connection.execute(_LISTEN, {"channel": channel, "named": named})
 
 
 def sweep(connection: Connection) -> None:
-    """Remove what fenced nodes have left."""
+    """Remove the rows that fenced nodes have left."""
     for table in _TABLES:
         sql = f"DELETE FROM {table} AS row WHERE NOT EXISTS (SELECT FROM nodes WHERE node = row.node AND NOT fenced)"
         connection.execute(sql.encode())
 
 
 def hide(connection: Connection, me: int) -> None:
-    """Remove all that a node shows."""
+    """Remove all rows of a node."""
     for table in _TABLES:
         connection.execute(f"DELETE FROM {table} WHERE node = %(me)s".encode(), {"me": me})

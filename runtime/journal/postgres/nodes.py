@@ -429,14 +429,14 @@ class PostgresCluster:
         self._ask(lambda connection: live.listen(connection, tasks, self._address.channel), self._live_link)
 
     def hide(self) -> None:
-        """Remove all that bodies of this node have shown."""
+        """Remove the progress and text of all bodies of this node."""
         if self._live_link.made:
             self._ask(lambda connection: live.hide(connection, self.node), self._live_link)
 
     # -- questions
 
     def _connect_live(self, address: Address, purpose: str) -> Connection:
-        """Connect for what nobody waits to be on the disk."""
+        """Connect for writes that need not be durable."""
         connection = self._connect_known(address, purpose)
         try:
             with refusing(address):

@@ -146,22 +146,22 @@ class PostgresReader(StoredReader):
         return str(self._rows("SELECT id FROM callboard")[0][0])
 
     def progress(self, tasks: Sequence[int]) -> dict[int, tuple[int, Progress]]:
-        """What the running bodies of these tasks (by key) have said of their progress, with the tokens of the attempts.
+        """The progress that the running bodies of these tasks (by key) have reported, with the tokens of the attempts.
 
-        Raises JournalError; nobody needs more than "not known" then, such as of a standby.
+        Raises JournalError, also for a standby: then the progress is not known.
         """
         return self.link.ask(lambda connection: live.read_progress(connection, tasks))
 
     def all_progress(self) -> dict[int, tuple[int, Progress]]:
-        """What running bodies have said of their progress, by their tasks, as `progress` tells it of some."""
+        """The progress that running bodies have reported, by their tasks, as `progress` returns it for some tasks."""
         return self.link.ask(live.read_all_progress)
 
     def text(self, after: TextPlace) -> list[LiveText]:
-        """The text that a body emits, after a place: what there is of it, as for `Cluster.read_text`."""
+        """The text that a body has emitted after a place, as for `Cluster.read_text`."""
         return self.link.ask(lambda connection: live.read_text(connection, [after]))
 
     def listen(self, task: int) -> None:
-        """Notify the nodes that this process listens to the text of a task (by key). It has to be repeated."""
+        """Notify the nodes that this process listens to the text of a task (by key). Callers have to repeat this."""
         self.link.ask(lambda connection: live.listen(connection, [task], self._address.channel))
 
     def close(self) -> None:

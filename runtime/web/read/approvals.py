@@ -15,9 +15,9 @@ from .shapes import ApprovalView, Page, approval_view
 async def list_approvals(
     board: TheBoard, caller: TheCaller, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[ApprovalView]:
-    """What waits for people now, in all jobs: for whom, and until when.
+    """The holds and approvals that wait for people now, in all jobs: for whom, and until when.
 
-    What the caller can decide comes first, and of that what waits longest.
+    Those that the caller can decide come first, and among these the ones that have waited longest.
     """
     pending = sorted(
         await _pending(board), key=lambda one: (_why_not(one, caller) is not None, one.since, one.entity_id)
@@ -29,14 +29,14 @@ async def list_approvals(
 async def list_job_approvals(
     board: TheBoard, caller: TheCaller, job: JobPath, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[ApprovalView]:
-    """What waits for people now in a job."""
+    """The holds and approvals of a job that wait for people now."""
     record = await board.job(job_id_of(job))
     pending = [one for one in await _pending(board) if one.job_id == record.id]
     return page_of(pending, limit, cursor, lambda one: _view(one, caller))
 
 
 async def _pending(board: Board) -> list[PendingApproval]:
-    """Find what waits for people, in the jobs of all nodes."""
+    """Find the holds and approvals that wait for people, in the jobs of all nodes."""
     here = await board.shown(board.runtime.approvals)
     return [*(here or []), *await board.services.jobs.approvals_elsewhere()]
 

@@ -1,4 +1,4 @@
-"""What bodies that other nodes run have said of their progress."""
+"""The progress that bodies on other nodes have reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .plans import Plan
 
 _SPAN = 2_000
-"""Tasks of a run, from the first running one on, whose progress is read: of a larger run the rest is not looked for."""
+"""Tasks of a run, from the first running one on, whose progress is read: in a larger run the other tasks show none."""
 
 
 async def progress_elsewhere(services: RuntimeServices, tasks: Sequence[TaskRecord]) -> dict[int, Progress]:

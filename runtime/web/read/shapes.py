@@ -125,14 +125,14 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """One durable step of a task's body. label: its name, with its number if that is not 1: "charge#2".
 
-    state: completed, failed, cancelled (while it waited), or waiting, for its next try if it has an error. tool: what
-    its function uses; tool_use: "waits" while it waits for the tool, then "holds". engine, capabilities: of the worker
-    on which its function runs; worker_use: "waits" while it waits for one, then "holds"; unroutable: why no worker can
-    run it; these and tool_use are null once the attempt has ended. task_id, attempt, worker_id: where it ran last; an
-    earlier run of the task, too. tries: how often its function was called; began_at: of the first try; duration_ms:
-    from there to its end; due_at: when its wait is over; cancelled_at: when its body has cancelled it while it waited.
-    arguments: of the call, by position and by name; null if there were none, or JSON cannot hold them, or they have
-    more than 2,048 bytes.
+    state: completed, failed, cancelled (while it waited), or waiting, for its next try if it has an error. tool: the
+    one that its function uses; tool_use: "waits" while it waits for the tool, then "holds". engine, capabilities: of
+    the worker on which its function runs; worker_use: "waits" while it waits for one, then "holds"; unroutable: why no
+    worker can run it; these and tool_use are null once the attempt has ended. task_id, attempt, worker_id: where it ran
+    last; an earlier run of the task, too. tries: how often its function was called; began_at: of the first try;
+    duration_ms: from there to its end; due_at: when its wait is over; cancelled_at: when its body has cancelled it
+    while it waited. arguments: of the call, by position and by name; null if there were none, or JSON cannot hold them,
+    or they have more than 2,048 bytes.
     """
 
     task_id: str
@@ -251,7 +251,7 @@ class TransitionPage(msgspec.Struct, frozen=True):
 class Graph(msgspec.Struct, frozen=True):
     """All tasks of a run, as parallel lists. layers: the length of the longest path to each; edges are task numbers.
 
-    progress: what running bodies have said of their progress, by the names of their tasks.
+    progress: the progress that running bodies have reported, by the names of their tasks.
     """
 
     run: int
@@ -287,7 +287,7 @@ class TaskView(View, frozen=True, kw_only=True):
     output_size: bytes that its command wrote; cpu_seconds, peak_memory_bytes: used by its last attempt, if known;
     test_results: of its acceptance tests that have ended; flow: whether its body has taken durable steps; round: more
     than 1 if its body has begun anew (`task.again`);
-    progress: what its running body has said; facts: other fields of its record.
+    progress: the last one that its running body has reported; facts: other fields of its record.
     """
 
     job_id: str

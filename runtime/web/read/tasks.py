@@ -101,7 +101,7 @@ def _read_some(board: Board, stream: int, first: int) -> list[TaskRecord]:
 
 
 async def _progress(board: Board, tasks: list[TaskRecord], remote: RemoteJobFacts | None) -> dict[int, Progress]:
-    """What is read of the progress of tasks, by their keys: nothing of those that this node runs."""
+    """The progress of these tasks that other nodes run, by the keys of the tasks."""
     return {} if remote is None else await progress_elsewhere(board.services, tasks)
 
 

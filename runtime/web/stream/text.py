@@ -142,7 +142,7 @@ async def stream_task(
 
 
 def _place(last_event_id: str | None) -> tuple[int, int]:
-    """The place of a client that reconnects. Any other text is as none."""
+    """The place of a client that reconnects. Any other text counts as no place."""
     token, _, place = (last_event_id or "").partition("-")
     return whole(token) or 0, whole(place) or 0
 

@@ -7,7 +7,7 @@ Rules
 - A browser sends JSON only: the gate refuses what a form of any page could post.
 - The header `Idempotency-Key` is the request's key: a webhook that is delivered twice is one message. The parameter
   `request_id` may be used instead, and `by` for the name of its sender, if no token gives one.
-- Without these the first header counts that the job's specification names (`request_id_headers`) and the request has.
+- Without these, the key comes from the first header in the job's `request_id_headers` that the request has.
   Its value is an event of the sender, which may send the same event to several jobs, tasks and names: the key is made
   of all of them.
 - The answer, the refusals and the scope are those of the action `send` (`actions.py`).
@@ -76,7 +76,7 @@ async def _named_key(board: Board, request: AnyRequest, target: Target, name: st
 
 
 def _value(body: bytes, charset: str) -> Any:
-    """What a body says: JSON, or text. Raises Problem."""
+    """The value in a body: JSON, or text. Raises Problem."""
     if not body.strip():
         return None
     try:
