@@ -89,7 +89,7 @@ def environment() -> dict[str, str]:
 def run(command: list[str], checkout: Path) -> str:
     done = subprocess.run(
         command, cwd=checkout, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
+        stderr=subprocess.STDOUT, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     return done.stdout

@@ -93,7 +93,7 @@ def test_what_is_nowhere_is_told_by_its_own_name() -> None:
 async def test_machines_and_guards_of_the_library_that_an_older_version_kept_go_on(tmp_path: Path) -> None:
     journal = tmp_path / "callboard.db"
     journal.write_bytes(gzip.decompress((OLDER_JOURNALS / "library.sqlite.gz").read_bytes()))
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(journal) as runtime:
             held, shelf = await runtime.machine_of("held"), await runtime.machine_of("shelf")
             assert (await held.ask(Fire("allocate"))).to_state == "running"

@@ -168,7 +168,7 @@ def modules_after(program: str) -> set[str]:
     """Return the modules that a fresh interpreter has imported after running `program`."""
     source = str(Path(callboard.__file__).parents[1])
     code = f"import sys; sys.path.insert(0, {source!r})\n{program}\nimport json; print(json.dumps(list(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     return set(json.loads(done.stdout))
 
 

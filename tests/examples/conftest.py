@@ -38,7 +38,7 @@ def run(checkout: Path) -> Run:
     def run_it(command: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             command.split(), cwd=checkout, env=environment(), stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=120, check=False,
+            text=True, timeout=600, check=False,
         )  # fmt: skip
         assert done.returncode == code, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done

@@ -167,7 +167,7 @@ def test_one_program_runs_in_its_own_process_and_behind_a_board(run: Run, checko
             assert run(f"{command} {address}").stdout == embedded
         finally:
             server.send_signal(signal.SIGINT)
-            server.communicate(timeout=60)
+            server.communicate(timeout=600)
     assert server.returncode == 0
 
 
@@ -327,7 +327,7 @@ runpy.run_path(sys.argv.pop(), run_name="__main__")
 def test_without_a_database_the_cluster_says_what_is_missing(checkout: Path) -> None:
     command = [sys.executable, "-c", BARE, "examples/cluster.py"]
     bare = environment() | {"PATH": ""}
-    done = subprocess.run(command, cwd=checkout, env=bare, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=checkout, env=bare, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "Install them" in done.stderr

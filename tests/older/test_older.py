@@ -41,7 +41,7 @@ async def goes_on(address: str | Path, lifecycle: str | None) -> None:
     """All that was begun ends, as this version would have it, and nothing that had ended is done again."""
     runtime = Runtime(address, lifecycle=lifecycle)
     runtime.task(shop.plane)
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with runtime:
             for name in shop.LIFECYCLED:
                 outcome = await (await runtime.job(f"job-{name or 'own'}")).wait()

@@ -97,7 +97,7 @@ class Pair:
 
     def _run(self, program: str, *arguments: str | Path) -> None:
         subprocess.run(
-            [postgres.programs() / program, *arguments], cwd=self._primary.folder, check=True, timeout=120,
+            [postgres.programs() / program, *arguments], cwd=self._primary.folder, check=True, timeout=600,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
             **postgres._somebody(),  # type: ignore[call-overload]
         )  # fmt: skip

@@ -62,13 +62,13 @@ def test_logs_of_two_nodes_hold_each_by_itself_and_together(postgres: str, tmp_p
         first.kill()
     log = tmp_path / "a.jsonl"  # a line is written after its transition is durable: a kill may come in between
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-5]))
-    subprocess.run(command("b"), cwd=tmp_path, env=_env(), check=True, timeout=120)
+    subprocess.run(command("b"), cwd=tmp_path, env=_env(), check=True, timeout=600)
 
     def logs_now() -> dict[str, list[bytes]]:
         return {name: (tmp_path / name).read_bytes().splitlines(keepends=True) for name in ("a.jsonl", "b.jsonl")}
 
     assert {(one.severity, one.kind) for one in audit_logs(logs_now())} == {("warning", "part")}
-    subprocess.run(command("again"), cwd=tmp_path, env=_env(), check=True, timeout=120)
+    subprocess.run(command("again"), cwd=tmp_path, env=_env(), check=True, timeout=600)
     logs = logs_now()
     assert audit_lines(logs["a.jsonl"]) == []
     found = audit_lines(logs["b.jsonl"])

@@ -288,7 +288,7 @@ def test_trouble_with_the_journal_is_told_as_that_however_it_is_wrapped(capsys: 
 
 def _ready(port: int) -> int:
     try:
-        return int(urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=60).status)
+        return int(urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=600).status)
     except urllib.error.HTTPError as error:
         return error.code
     except OSError:

@@ -102,7 +102,7 @@ def test_text_is_read_from_a_place_on_and_removed_up_to_one(nodes: PostgresNodes
         listener.execute(f'LISTEN "{nodes.address.channel}"'.encode())
         keys = [(1 << 62) + number for number in range(400)]
         b.listen(keys)
-        told = [notice.payload.split() for notice in listener.notifies(timeout=60, stop_after=2)]
+        told = [notice.payload.split() for notice in listener.notifies(timeout=600, stop_after=2)]
     assert [word for words in told for word in words if word != "listen"] == [str(key) for key in keys]
     nodes.run(FENCE, a.node)
     assert b.read_text(everywhere) == []

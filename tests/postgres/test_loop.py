@@ -38,7 +38,7 @@ async def quick() -> int:
 
 
 async def test_nothing_asks_it_on_the_event_loop(postgres: str) -> None:
-    with anyio.fail_after(60), asked_in_threads_only():
+    with anyio.fail_after(300), asked_in_threads_only():
         async with Runtime(postgres) as runtime:
             front = runtime.spawn(MachineActor(DOOR), name="front")
             assert front.tell(Fire("knock"))
@@ -72,7 +72,7 @@ class Slow:
     def asking(self, ask: Callable[..., Any]) -> Callable[..., Any]:
         def asked(*args: Any) -> Any:
             self.asked += 1
-            self.stood_still |= not self._turned.wait(60)
+            self.stood_still |= not self._turned.wait(600)
             return ask(*args)
 
         return asked
@@ -90,7 +90,7 @@ async def test_leaving_with_subscribers_stops_no_loop_where_the_journal_is_slow(
     address = tmp_path / "state.db" if medium == "sqlite" else request.getfixturevalue("postgres")
     held = Workstream("held", tasks=[Task("x", run=quick, hold=Approval(people=1))])
     slow = Slow()
-    with anyio.fail_after(60), pytest.MonkeyPatch.context() as patch:
+    with anyio.fail_after(300), pytest.MonkeyPatch.context() as patch:
         async with anyio.create_task_group() as group, AsyncExitStack() as nodes:
             runtime = await nodes.enter_async_context(Runtime(address))
             jobs = [await runtime.submit(held)]
@@ -119,7 +119,7 @@ async def test_what_cannot_be_read_any_more_is_told_to_who_would_have_read_it(
     page = EarlierTransitions.page
 
     def late(past: EarlierTransitions) -> Any:
-        assert answers.wait(60), "it was waited for"
+        assert answers.wait(600), "it was waited for"
         return page(past)
 
     monkeypatch.setattr(EarlierTransitions, "page", late)
@@ -138,7 +138,7 @@ async def test_what_cannot_be_read_any_more_is_told_to_who_would_have_read_it(
 async def test_after_a_restart_a_machine_goes_on_and_another_one_of_its_name_is_refused_where_it_is_used(
     postgres: str,
 ) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(postgres) as runtime:
             await runtime.spawn(MachineActor(DOOR), name="front").ask(Fire("knock"))
             await runtime.spawn(MachineActor(DOOR), name="back").ask(Fire("remove"))
@@ -158,7 +158,7 @@ async def test_after_a_restart_a_machine_goes_on_and_another_one_of_its_name_is_
 
 
 async def test_what_is_spawned_just_before_leaving_is_kept(postgres: str) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(postgres) as runtime:
             for name in ("front", "back"):
                 runtime.spawn(MachineActor(DOOR), name=name)

@@ -229,7 +229,7 @@ def test_the_private_server_runs_in_the_background_until_it_is_told_to_stop(give
                 assert connection.execute("SELECT 1").fetchone() == (1,)
         finally:
             server.terminate()
-        assert server.wait(60) == 0
+        assert server.wait(600) == 0
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(address)
 

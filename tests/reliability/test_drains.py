@@ -96,7 +96,7 @@ async def test_a_drain_gives_back_what_ran_and_lets_wait_what_waits(tmp_path: Pa
     async with Runtime(tmp_path / "state.db", workers=workers) as runtime:
         (job,) = runtime.recovered
         ran = {"loop", "thread", "process", "command", "deaf"}
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             while {task.name for task in job.tasks() if task.state == "completed"} != ran | {"after"}:
                 await anyio.sleep(0.01)
             while next(task for task in job.tasks() if task.name == "cancelled").state != "cancelled":

@@ -37,7 +37,7 @@ def ours() -> set[object]:
 
 async def nothing_is_left(path: Path, had: set[object]) -> None:
     """The journal is free, no thread and no process is left, and no try is counted as lost or failed."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         while ours() - had:
             await anyio.sleep(0.001)
     async with Runtime(path, drain_deadline=0) as runtime:
@@ -57,7 +57,7 @@ async def use(path: Path, inside: Callable[[], None]) -> None:
 
 
 async def end(task: asyncio.Task[None]) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         await asyncio.wait([task])
 
 
@@ -87,7 +87,7 @@ async def test_a_task_that_is_cancelled_while_it_leaves_gives_its_tries_back(tmp
     for step in STEPS:
         leaving = asyncio.Event()
         task = asyncio.create_task(use(tmp_path / "state.db", leaving.set))
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             await leaving.wait()
         await cancel_at(step, task)
         await nothing_is_left(tmp_path / "state.db", had)

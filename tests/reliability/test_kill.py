@@ -60,7 +60,7 @@ def test_killed_at_random_instants_nothing_is_lost_and_nothing_runs_again(tmp_pa
             with contextlib.suppress(TimeoutError):
                 victim.wait(drawn.random() * 0.25 if number < 59 else 240)
             victim.kill()
-            code = victim.wait(60)
+            code = victim.wait(600)
             again = {line.split()[0] for line in lines(tmp_path)[before:] if line.endswith("start")} & known
             assert not again, f"run again although their results were journaled: {again}"
             if code == 0:

@@ -34,7 +34,7 @@ def start(folder: Path, ahead: float = 0.0) -> subprocess.Popen[bytes]:
 
 def kill(victim: subprocess.Popen[bytes]) -> None:
     victim.send_signal(signal.SIGKILL)
-    assert victim.wait(60) == -signal.SIGKILL, "it has ended by itself"
+    assert victim.wait(600) == -signal.SIGKILL, "it has ended by itself"
 
 
 def wait_for(folder: Path, line: str, victim: subprocess.Popen[bytes], after: int = 0) -> None:

@@ -27,7 +27,7 @@ class Silent(SqliteJournal):
 
         def rows(*args: Any) -> list[Any]:
             self.waiting += 1
-            assert self.answers.wait(60)
+            assert self.answers.wait(600)
             self.waiting -= 1
             return ask(*args)
 

@@ -259,7 +259,7 @@ async def test_hooks_run_with_what_happened(open_runtime: Callable[..., Runtime]
             ran.set()
 
         await runtime.submit(Workstream("w", tasks=[Task("bad", run=permanent)], on_failed=[Hook(run=note)]))
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             await ran.wait()
     assert told[0]["state"] == "failed"
     assert "bad" in told[0]["reason"]
@@ -549,7 +549,7 @@ async def test_cancelling_a_command_kills_its_group(open_runtime: Callable[..., 
     async with open_runtime() as runtime:
         script = f"trap '' TERM; sleep 1000 & echo $! > {pid_file}; wait; wait"
         job = await runtime.submit(Workstream("w", tasks=[Task("c", command=script, shell=True, kill_grace=0.05)]))
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             while not (pid_file.exists() and pid_file.read_text().strip()):
                 await anyio.sleep(0.01)
         await job.cancel()
@@ -777,7 +777,7 @@ async def test_a_runtime_is_entered_once_and_a_second_time_disturbs_nothing(
     open_runtime: Callable[..., Runtime],
 ) -> None:
     runtime = open_runtime()
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with runtime:
             with pytest.raises(RuntimeError, match=r"is in use: make another Runtime\(\.\.\.\)"):
                 await runtime.__aenter__()
@@ -852,7 +852,7 @@ async def test_a_recovered_task_waits_for_its_function_to_be_registered(durable:
         async def build() -> str:
             return "built"
 
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             assert (await job.wait()).results == {"a": "built"}
 
 

@@ -321,7 +321,7 @@ async def test_who_asks_is_told_why_no_answer_comes(anyio_backend_name: str) -> 
     quick = Supervision(intensity=2, backoff_min=0.01, backoff_max=0.01)
     runtime = Runtime(supervision=quick)
     runtime.on_trouble = told.append
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with runtime:
             reader = runtime.spawn(Reader, name="reader")
             with pytest.raises(ActorStopped, match="no reader is plugged in") as waiting:
@@ -344,7 +344,7 @@ async def test_a_timeout_has_the_failure_that_came_meanwhile(when: str, anyio_ba
         except AskTimeout as error:
             raised.append(error)
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with running(bench.dispatcher), anyio.create_task_group() as group:
             scale.tell("break")
             if when == "before":
@@ -375,7 +375,7 @@ async def test_it_is_a_notice_an_event_and_a_number(anyio_backend_name: str) -> 
     told: list[Notice] = []
     runtime = Runtime(supervision=Supervision(intensity=1, backoff_min=0, backoff_max=0))
     runtime.on_trouble = told.append
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with runtime:
             events = runtime.events(kind="actor")
             ended = anyio.Event()
@@ -409,7 +409,7 @@ async def test_it_is_a_notice_an_event_and_a_number(anyio_backend_name: str) -> 
 async def test_where_nothing_is_configured_it_is_on_standard_error_with_its_traceback(
     no_logs: object, capsys: pytest.CaptureFixture[str], anyio_backend_name: str
 ) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime() as runtime:
             scale = runtime.spawn(Scale, name="scale")
             scale.tell("break")

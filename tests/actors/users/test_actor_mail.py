@@ -360,7 +360,7 @@ async def test_a_runtime_s_dead_letters_are_counted_kept_and_told(anyio_backend_
 
     runtime.dead_letters.subscribe(bad)  # before it is entered, too
     runtime.dead_letters.subscribe(seen.append)
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with runtime:
             ref = runtime.spawn(lambda: Script(Bench()), name="a")
             ref.stop()

@@ -54,7 +54,7 @@ TWO = Workstream(
 
 async def run(path: Path, workstream: Workstream = TWO) -> Outcome:
     async with Runtime(path) as runtime:
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             return await (await runtime.submit(workstream, id="job")).wait()
 
 

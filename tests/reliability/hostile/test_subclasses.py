@@ -154,7 +154,7 @@ KINDS: dict[str, type[str]] = {"Nice": Nice, "Mute": Mute, "Text": guests.Text}
 @pytest.mark.parametrize("kind", KINDS.values())
 @pytest.mark.parametrize("say", SAID, ids=lambda say: say.__name__)
 async def test_a_text_of_a_class_of_its_own_is_the_text(say: Say, kind: type[str], tmp_path: Path) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(tmp_path / "state.db", drain_deadline=0) as runtime:
             await say(runtime, kind("a"))
             assert runtime.health.ok
@@ -166,7 +166,7 @@ async def test_a_number_of_a_class_of_its_own_leaves_the_journal_one_that_can_be
     kind: type[int], tmp_path: Path
 ) -> None:
     workers = [Worker("loop", engine="loop"), Worker("threads", engine="thread", capacity=kind(3))]
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(tmp_path / "state.db", drain_deadline=0, workers=workers) as runtime:
             await runtime.start_worker(Worker("more", engine="thread", capacity=kind(2)))
             assert [(one.name, one.capacity) for one in runtime.workers()] == [("loop", 1), ("threads", 3), ("more", 2)]

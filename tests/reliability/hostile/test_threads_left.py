@@ -87,7 +87,7 @@ def callboard(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     try:
-        out, told = process.communicate(timeout=60)
+        out, told = process.communicate(timeout=600)
     except subprocess.TimeoutExpired:
         process.kill()
         raise
@@ -200,7 +200,7 @@ def test_a_process_where_nothing_was_stopped_ends_as_any_other(
         return print_error(CommandError("what went wrong", 2))
 
     last.end_soon(left, report)
-    assert over.wait(60)
+    assert over.wait(600)
     assert exits == [2]
     assert "what went wrong" in capsys.readouterr().err
     with pytest.raises(SystemExit) as raised:
@@ -236,7 +236,7 @@ async def told_of(run: Callable[[Runtime, Gate], Awaitable[object]]) -> list[Not
     runtime = Runtime(drain_deadline=0.1)
     runtime.on_trouble = told.append
     try:
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             async with runtime:
                 await run(runtime, gate)
                 await until(gate.began.is_set)

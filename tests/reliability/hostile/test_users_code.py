@@ -71,7 +71,7 @@ async def fine_later() -> int:
 async def undisturbed(**settings: Any) -> AsyncIterator[tuple[Runtime, list[Notice]]]:
     """A runtime that goes on, with what else it has to do, and that can be left. It shows nobody our own errors."""
     told: list[Notice] = []
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         runtime = Runtime(workers=WORKERS, drain_deadline=0, **settings)
         runtime.on_trouble = told.append
         async with runtime:
@@ -219,7 +219,7 @@ async def in_a_team(act: Act) -> None:
             hold = Approval(people=1, clauses=[Clause(team="ops", members=function)])
             job = await runtime.submit(only("w", hold=hold))
             await until(lambda job=job: job.task("t").record.state == "held")
-            with anyio.fail_after(60), pytest.MonkeyPatch.context() as patch:
+            with anyio.fail_after(300), pytest.MonkeyPatch.context() as patch:
                 # What one that never answers is given.
                 patch.setattr("callboard.runtime.handles.approvals.ASKED", 1_000)
                 await job.task("t").approve(by="ana")

@@ -192,7 +192,7 @@ CASES: dict[str, Callable[[Runtime], Awaitable[str]]] = {
 async def main(journal: Path, names: list[str]) -> None:
     for name in names or CASES:
         async with Runtime(journal / f"{name}.db", drain_deadline=0) as runtime:
-            with anyio.fail_after(60):
+            with anyio.fail_after(300):
                 try:
                     told = await CASES[name](runtime)
                 except Exception as error:

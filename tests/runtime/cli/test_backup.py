@@ -30,7 +30,7 @@ def test_a_journal_in_use_is_copied_and_the_copy_goes_on_above_all_tokens_given_
     told = cli("backup", "copy.db")
     assert (told.code, told.out.partition(" (")[0]) == (0, "callboard.db was copied to copy.db")
     (folder / "gate").touch()
-    assert running.wait(60) == 0
+    assert running.wait(600) == 0
     given = tokens(folder / "callboard.db")
 
     restored = ("--journal", "restored.db")

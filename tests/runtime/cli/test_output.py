@@ -66,8 +66,14 @@ def done(cli: Cli, gated: Path) -> Path:
 def into(output: int, folder: Path, *args: str) -> tuple[int, str]:
     """Run the command line with that standard output. Returns its exit code, and its standard error."""
     ended = subprocess.run(
-        [*PROGRAM, *args], cwd=folder, env=environment(), stdout=output, stderr=subprocess.PIPE, timeout=60, check=False
-    )  # fmt: skip
+        [*PROGRAM, *args],
+        cwd=folder,
+        env=environment(),
+        stdout=output,
+        stderr=subprocess.PIPE,
+        timeout=600,
+        check=False,
+    )
     return ended.returncode, ended.stderr.decode()
 
 
@@ -148,7 +154,7 @@ def test_a_run_whose_reader_leaves_stops_as_at_a_signal_and_says_so(
     assert running.stdout is not None
     running.stdout.close()
     (gated / "gate").touch()  # the first task ends, which is the next printed line
-    assert running.wait(60) == 141
+    assert running.wait(600) == 141
     assert running.stderr is not None
     told = running.stderr.read()
     assert "the reader of the output has closed it; `callboard resume` continues" in told
@@ -190,7 +196,7 @@ def test_what_a_body_prints_where_the_reader_has_left_fails_no_body(cli: Cli, fo
     assert running.stdout is not None
     running.stdout.close()
     (folder / "gate").touch()
-    assert running.wait(60) == 141
+    assert running.wait(600) == 141
     assert cli("status", "j1").out.startswith("job j1: talks, completed")
 
 
@@ -207,7 +213,7 @@ def test_a_standard_error_that_nobody_reads_changes_nothing(cli: Cli, gated: Pat
         while journal.attempts("j1@1/first")[0].drained_at is None:  # it has received the signal
             time.sleep(0.01)
     (gated / "gate").touch()
-    out, _ = running.communicate(timeout=60)
+    out, _ = running.communicate(timeout=600)
     assert running.returncode == 130
     assert "unfinished" in out
     assert cli("resume").code == 0
@@ -219,7 +225,7 @@ def test_a_server_whose_reader_leaves_goes_on(gated: Path, program: Program) -> 
     assert running.stdout is not None
     running.stdout.close()
     running.send_signal(signal.SIGTERM)
-    assert running.wait(60) == 0
+    assert running.wait(600) == 0
 
 
 def painted(screen: Terminal) -> set[str]:

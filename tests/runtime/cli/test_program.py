@@ -186,7 +186,7 @@ def test_signals_drain(cli: Cli, gated: Path, number: signal.Signals, program: P
     assert "stopping: nothing new starts, running tasks may end within 600 s (Ctrl+C again stops them now)" in told
     assert told.endswith(": j1@1/first\n")  # the task that the drain waits for
     (gated / "gate").touch()
-    out, _ = running.communicate(timeout=60)
+    out, _ = running.communicate(timeout=600)
     assert running.returncode == 130
     assert "job j1 is unfinished (1 completed, 1 queued)" in out
     assert cli("resume").code == 0
@@ -209,7 +209,7 @@ def test_an_ignored_signal_stays_ignored(gated: Path, program: Program) -> None:
     _wait_for(running, "first started")
     running.send_signal(signal.SIGINT)
     (gated / "gate").touch()
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=600)
     assert (running.returncode, err) == (0, "")
     assert "completed (2 completed)" in out
 
@@ -428,10 +428,10 @@ def test_a_specification_runs_on_ray_by_one_option(ray_here: Any, folder: Path, 
     running.send_signal(signal.SIGTERM)  # it is the program's, and not Ray's
     assert "nothing new starts" in running.stderr.readline()
     running.send_signal(signal.SIGTERM)
-    assert running.wait(240) == 130  # an actor on a busy machine takes a minute to start
+    assert running.wait(600) == 130  # an actor on a busy machine takes a minute to start
     (folder / "stop").unlink()
     told = program("resume", "--address", ray_here.address, "--plain")
-    out, _ = told.communicate(timeout=240)
+    out, _ = told.communicate(timeout=600)
     assert "job j1 completed (2 completed)" in out
     assert re.fullmatch(r"by [0-9a-f]{32}\n", (folder / "callboard.db.output" / "j1" / "1" / "a.2.log").read_text())
 
@@ -440,7 +440,7 @@ def test_a_cluster_that_does_not_answer_is_told_of_soon(folder: Path, cli: Cli, 
     pytest.importorskip("ray", reason='Ray is not installed: pip install "callboard[ray]"')
     (folder / "a.toml").write_text('name = "a"\n[[tasks]]\nname = "a"\ncommand = ["true"]\n')
     tried = {at: program("run", "a.toml", "--engine", "ray", "--address", at) for at in ("127.0.0.1:1", "ray://x:1")}
-    told = {at: one.communicate(timeout=60)[1] for at, one in tried.items()}
+    told = {at: one.communicate(timeout=600)[1] for at, one in tried.items()}
     assert [one.returncode for one in tried.values()] == [2, 2]
     assert "no Ray cluster answers at '127.0.0.1:1'" in told["127.0.0.1:1"]
     assert "the address of a Ray client" in told["ray://x:1"]

@@ -64,7 +64,7 @@ def test_the_recorded_session_is_what_happens(cli: Cli, folder: Path, program: P
                 continue
             assert words[0] == "callboard"
             if words[1] == "history":
-                seen += running.communicate(timeout=60)[0]  # the page shows its end here
+                seen += running.communicate(timeout=600)[0]  # the page shows its end here
             told = cli(*words[1:])
             code = told.code
             assert alike(told.everything) == alike(out), words

@@ -64,7 +64,7 @@ def test_a_terminal_that_is_closed_drains_and_nothing_is_lost(
     os.close(screen._screen)
     wait_until(lambda: attempts(gated)[-1].get("drained_at"))
     (gated / "gate").touch()
-    code = screen._process.wait(60)
+    code = screen._process.wait(600)
     tasks = [json.loads(line) for line in cli("status", "j1", "--json").out.splitlines()[1:]]
     assert (code, [task["state"] for task in tasks]) == (130, ["completed", "queued"])
     assert cli("resume").code == 0
@@ -89,7 +89,7 @@ def test_a_loop_that_does_not_turn_can_be_left_and_no_command_stays(cli: Cli, fo
 def test_who_ignores_the_ends_of_children_hands_that_on_to_nobody(gated: Path, program: Program) -> None:
     (gated / "gate").touch()
     running = program("run", "gated.toml", ignoring="CHLD")
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=600)
     assert (running.returncode, err) == (0, "")
     assert "completed (2 completed)" in out
 
@@ -143,7 +143,7 @@ def test_the_drain_deadline_is_said_by_the_environment_or_is_eight_seconds(
     assert f"running tasks may end within {deadline:g} s" in running.stderr.readline()
     if deadline > 1:
         running.send_signal(signal.SIGTERM)  # the second one does not wait
-    running.wait(60)
+    running.wait(600)
     assert [attempt.get("end") for attempt in attempts(folder)] == ["returned"]
 
 
@@ -174,7 +174,7 @@ def test_ctrl_c_at_any_moment_ends_it_and_leaves_a_journal_that_goes_on(
             _wait_for(running, moment)
         for _ in range(presses):
             running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=600)
         if moment:  # before, the interpreter is still starting
             assert "Traceback" not in out + err
             assert "internal error" not in err
@@ -195,7 +195,7 @@ def test_a_journal_that_was_not_written_to_the_end_is_told_by_the_exit_code(
         if file.is_file():
             file.unlink()
     again.send_signal(signal.SIGTERM)
-    _, err = again.communicate(timeout=60)
+    _, err = again.communicate(timeout=600)
     assert again.returncode == 1
     assert "the last changes are not in the journal" in err
 

@@ -399,7 +399,7 @@ async def a_body_is_sent_messages(runtime: Any, name: str) -> None:
     with pytest.raises(ValueError, match="has 1,048,577 bytes as JSON"):
         await job.send("photo", "x" * 1_048_575)
     await until(job, "b", "completed")
-    with anyio.fail_after(240):
+    with anyio.fail_after(300):
         while len(unread := await job.messages()) > 1:
             await anyio.sleep(0.005)
     assert [(one.job_id, one.name, one.task, len(one.value), one.state) for one in unread] == [

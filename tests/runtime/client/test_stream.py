@@ -181,7 +181,7 @@ async def test_a_stream_that_nobody_holds_ends(monkeypatch: pytest.MonkeyPatch) 
         await runtime._core.opened()
         del events
         gc.collect()
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             while not served.closed:
                 await anyio.lowlevel.checkpoint()
 

@@ -74,7 +74,7 @@ async def test_a_task_that_waits_for_a_message_goes_on_waiting_on_another_node(s
                 ("photo", None),
                 ("signature", "paid"),
             ]
-            with anyio.fail_after(240):
+            with anyio.fail_after(300):
                 while not (steps := await far.steps("paid")):
                     await anyio.sleep(0.005)
         scene.nodes["a"].cut_off()

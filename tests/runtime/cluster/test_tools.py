@@ -101,7 +101,7 @@ async def test_a_node_that_does_not_keep_to_its_share_would_be_found_out(
 async def test_a_task_waits_no_longer_than_a_question_takes_where_slots_are_free(scene: Nodes) -> None:
     async with scene.runtime("a") as a, scene.runtime("b"):
         job = await a.submit(work(3), id="a-1")
-        with anyio.fail_after(60):  # no virtual time passes
+        with anyio.fail_after(300):  # no virtual time passes
             await job.wait()
         assert held(scene) == {"a": 3}
         asked = scene.base.shares_asked
@@ -335,7 +335,7 @@ async def test_a_tool_that_was_let_go_is_asked_for_again_at_once(
 ) -> None:
     monkeypatch.setattr(tools, "BREAKERS_KEPT", 2)
     async with scene.runtime("a") as a, scene.runtime("b"):
-        with anyio.fail_after(60):  # no virtual time passes
+        with anyio.fail_after(300):  # no virtual time passes
             for n in range(3):
                 await (await a.submit(work(2, limit=limit), id=f"a-{n}")).wait()
                 others = [Task(f"o{m}", run=uses, tool=f"other-{n}-{m}") for m in range(6)]

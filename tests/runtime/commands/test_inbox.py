@@ -172,7 +172,7 @@ async def test_who_is_asked_about_a_team_and_takes_his_time_keeps_the_commands_o
 
         async with anyio.create_task_group() as group:
             group.start_soon(say, decision("held/a", 0))
-            with anyio.fail_after(60):
+            with anyio.fail_after(300):
                 await asked.wait()
                 await say(cancel("j", "r1", force=True))
                 await say(cancel("j", "r1", force=True))  # the same again, beside what waits
@@ -246,7 +246,7 @@ async def left_held(journal: Path) -> None:
         hold = Approval(expires="1h")
         await runtime.submit(Workstream("w", tasks=[Task("a", command=["true"])], hold=hold), id="stream")
         await runtime.submit(Workstream("w", tasks=[Task("a", run=asks)]), id="body")
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             await anext(seen)
 
 
@@ -261,7 +261,7 @@ async def test_a_decision_made_in_time_counts_though_the_next_start_comes_after_
         put(journal, fired if as_event else row)
     async with Runtime(journal, clock=Later(2)) as runtime:
         jobs = {job.id: job for job in runtime.recovered}
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             states = {name: (await job.wait()).state for name, job in jobs.items()}
     assert states == {"task": "completed", "two": "failed", "stream": "completed", "body": "completed"}
     two = jobs["two"].task("a").record  # one of two people is not enough: it has expired
@@ -393,7 +393,7 @@ async def test_what_waits_for_a_machine_is_done_though_the_journal_could_not_be_
             monkeypatch.setattr(SqliteReader, "request", failing(SqliteReader.request, 3))
             elsewhere.setitem(globals(), "GATE", MACHINE)
             ref = runtime.spawn(MachineActor(MACHINE), name="gate-1")
-            with anyio.fail_after(60):
+            with anyio.fail_after(300):
                 while not ref.ended:
                     await anyio.sleep(0.01)
     assert [notice.event for notice in told].count("inbox_unreadable") == 1
@@ -427,7 +427,7 @@ async def test_a_client_that_stops_while_it_holds_the_lock_only_delays(journal: 
         stopped.execute("BEGIN IMMEDIATE")
         async with anyio.create_task_group() as group:
             group.start_soon(job.task("a").cancel)
-            with anyio.fail_after(60):
+            with anyio.fail_after(300):
                 while runtime.health.ok:
                     await anyio.sleep(0.02)
             assert "another program holds the file locked" in (runtime.health.reason or "")
@@ -461,7 +461,7 @@ async def test_only_the_owner_may_ring(journal: Path) -> None:
     assert bell.works
     assert stat.S_IMODE(socket_of(journal).stat().st_mode) == 0o600
     assert notify(journal)
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         await bell.wait()
     with anyio.move_on_after(0.01):
         await bell.wait()
@@ -516,7 +516,7 @@ async def test_an_idle_runtime_does_not_look(journal: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(SqliteReader, "inbox", looking)
     async with opened(journal) as runtime:
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             while len(looked) < 2:  # once before anything runs, once when there is a bell
                 await anyio.wait_all_tasks_blocked()
         await runtime.drain(0)
@@ -684,7 +684,7 @@ async def test_a_program_runs_before_events_that_were_left_are_done_and_beside_t
         await perform(runtime, row)
 
     monkeypatch.setattr(wiring, "perform", performing)
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(journal) as runtime:
             assert done == ["j/a"]  # commands of people, and no event
             job = await runtime.submit(Workstream("beside", tasks=[Task("one", run=ended_at_once)]))
@@ -713,7 +713,7 @@ async def test_leaving_does_not_wait_for_events_that_were_left_and_the_next_star
         done.append(row.request_id)
         await perform(runtime, row)
 
-    with anyio.fail_after(60), monkeypatch.context() as slow:
+    with anyio.fail_after(300), monkeypatch.context() as slow:
         slow.setattr(wiring, "perform", performing)
         async with opened(journal) as runtime:
             await enough.wait()
@@ -763,7 +763,7 @@ async def test_of_events_that_were_left_none_is_lost_or_done_twice_by_a_kill_in_
         done = await anyio.run_process([sys.executable, program, journal, how], check=False)
         return done.returncode
 
-    with anyio.fail_after(120):
+    with anyio.fail_after(300):
         assert await run("spawn") == 0
         rows = rings(journal, 3, 40)
         assert await run("kill") == 9
@@ -787,7 +787,7 @@ async def test_an_event_for_a_machine_that_is_not_here_is_refused_while_events_t
         await perform(runtime, row)
 
     monkeypatch.setattr(wiring, "perform", performing)
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with opened(journal) as runtime:
             late = put(journal, InboxRow("fire", "machine", "nobody", "late", {"event": "ring"}))
             go_on.set()
@@ -850,7 +850,7 @@ async def test_of_many_events_for_an_absent_machine_one_is_tried_at_a_start(
 
 async def test_what_was_cancelled_before_it_began_keeps_nobody_from_leaving(journal: Path) -> None:
     await with_bells(journal, 1)
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with opened(journal) as runtime:
             asked: list[Any] = []
             runtime._services.inbox._start = asked.append  # the inbox's tasks never begin

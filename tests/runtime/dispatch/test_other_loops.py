@@ -160,7 +160,7 @@ USES: dict[str, Callable[[Things], Any]] = {
 
 async def awaited(use: Callable[[], Any]) -> Any:
     """Do it, and wait for what is to be waited for."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         result = use()
         return await result if isinstance(result, Awaitable) else result
 
@@ -212,7 +212,7 @@ async def test_who_would_leave_it_elsewhere_leaves_it_open(tmp_path: Path) -> No
         with pytest.raises(RuntimeError, match=REFUSED):
             anyio.run(partial(runtime.__aexit__, None, None, None))
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(tmp_path / "state.db") as runtime:
             await in_a_thread(partial(leaves, runtime))
             await anyio.sleep(0.05)
@@ -233,7 +233,7 @@ async def test_a_thread_that_a_body_has_started_says_something_by_its_loop(tmp_p
 
         await anyio.to_thread.run_sync(computes)
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(tmp_path / "state.db") as runtime:
             job = await runtime.submit(of(runtime.task(body)))
             assert (await job.wait()).ok
@@ -250,7 +250,7 @@ async def test_what_asks_nothing_is_seen_in_any_thread(tmp_path: Path) -> None:
         assert runtime.worker("loop").assigned == 1
         assert runtime.machines() == runtime.breakers() == runtime.approvals() == []
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(tmp_path / "state.db", drain_deadline=0) as runtime:
             job = await runtime.submit(of(endless))
             await in_a_thread(partial(seen, runtime, job))
@@ -270,7 +270,7 @@ async def test_a_message_from_a_plain_thread_is_refused_and_one_by_tell_threadsa
             ref.tell("lost")
         assert ref.tell_threadsafe("comes")
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime() as runtime:
             ref = runtime.spawn(Keeps)
             await until(lambda: runtime._services.dispatcher.parked)
@@ -284,7 +284,7 @@ async def test_a_message_by_tell_threadsafe_to_a_stopped_actor_is_refused_and_a_
         def receive(self, message: Any, ctx: Any) -> None:
             """Take it."""
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime() as runtime:
             ref = runtime.spawn(Quiet, name="quiet")
             ref.stop()
@@ -341,7 +341,7 @@ async def test_a_module_that_is_imported_in_a_thread_may_register_its_functions(
         async def late() -> str:
             return "here"
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(tmp_path / "state.db") as runtime:
             await in_a_thread(partial(imports, runtime))
             assert (await (await runtime.submit(of("late"))).wait()).results == {"one": "here"}
@@ -384,7 +384,7 @@ async def test_threads_submit_wait_and_read_events_by_the_portal(tmp_path: Path)
             portal.call(runtime.job, "nobody's")
         return portal.call(job.wait).results, states
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(tmp_path / "state.db") as runtime:
             results, states = await in_a_thread(partial(view, runtime))
             assert results == {"one": 41}
@@ -408,7 +408,7 @@ async def test_a_thread_that_waits_when_the_runtime_is_left_is_told(tmp_path: Pa
         except RuntimeClosed as error:
             told.set_result(str(error))
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(tmp_path / "state.db", drain_deadline=0) as runtime:
             job = await runtime.submit(of(endless))
             thread = threading.Thread(target=waits, args=(runtime, job))
@@ -424,7 +424,7 @@ async def test_a_thread_may_close_the_runtime_by_the_portal(tmp_path: Path) -> N
     runtime = Runtime(tmp_path / "state.db")
     with pytest.raises(RuntimeClosed):
         _ = runtime.portal
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         await runtime.open()
         portal = runtime.portal
         await in_a_thread(partial(portal.call, runtime.close))

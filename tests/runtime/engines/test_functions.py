@@ -289,7 +289,7 @@ async def test_threads_are_kept_replaced_and_dismissed(tmp_path: Path) -> None:
         # A wave needs many; when it is over only so many stay.
         barrier = threading.Barrier(51)
         for token in range(100, 150):
-            bench.start_call(Call(token=token, func=lambda: barrier.wait(60) and None))
+            bench.start_call(Call(token=token, func=lambda: barrier.wait(600) and None))
         await anyio.to_thread.run_sync(barrier.wait)
         await bench.record.until(lambda: all(token in bench.record.outcomes for token in range(100, 150)))
         assert engine.threads == 32
@@ -321,6 +321,6 @@ def test_a_body_that_never_ends_does_not_hold_up_the_interpreters_exit() -> None
     ended = subprocess.run(
         [sys.executable, "-c", ENDLESS],
         env={**os.environ, "PYTHONPATH": str(root / "src")},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "abandoned\n", "")

@@ -144,7 +144,7 @@ def test_functions_of_the_program_itself_are_found(tmp_path: Path, start: str, s
     program = tmp_path / "program.py"
     program.write_text(PROGRAM + start)
     done = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, timeout=60, check=False, env=environment()
+        [sys.executable, program], capture_output=True, text=True, timeout=600, check=False, env=environment()
     )
     assert done.returncode == 0, done.stderr
     assert says in done.stdout
@@ -220,7 +220,7 @@ def test_a_worker_process_that_was_left_behind_is_killed() -> None:
         assert kill_leftovers([attempt], f"not {journal}", ["copy"]) == 0
         assert left.poll() is None
         assert kill_leftovers([attempt], journal, ["copy"]) == 1
-        assert left.wait(60) == -signal.SIGKILL
+        assert left.wait(600) == -signal.SIGKILL
 
 
 def environment() -> dict[str, str]:

@@ -608,7 +608,7 @@ async def test_one_that_is_stopped_by_force_again_and_again_is_given_up_in_time_
     kept.engine.start(call, kept.record.ended, kept.record.beat)
     actor = await kept.actor()
     await kept.say(actor, ActorReady("host", 7))
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         await until(lambda: not kept.engine.stop(1, force=True))
     assert actor.killed == 1
     assert (await kept.record.outcome(1)).status == "cancelled"

@@ -42,7 +42,7 @@ def anyio_backend() -> str:
 async def first_run(folder: Path, count: int = 1) -> list[list[int]]:
     """Wait until a body has noted so many runs: the attempt, its process, and that one's parent."""
     file = folder / "runs"
-    with anyio.fail_after(240):  # starting an actor on a busy machine takes a minute
+    with anyio.fail_after(300):  # starting an actor on a busy machine takes a minute
         while not file.exists() or file.read_text().count("\n") < count:
             await anyio.sleep(0.01)
     return [[int(number) for number in line.split()] for line in file.read_text().splitlines()]
@@ -170,7 +170,7 @@ async def test_when_a_node_dies_its_worker_is_unresponsive_at_once_and_its_work_
         seen = runtime.events(notices=False)
         ray_here.remove_node(node, allow_graceful=False)
         told: list[tuple[str, str | None, str]] = []
-        with anyio.fail_after(240):
+        with anyio.fail_after(300):
             async for event in seen:
                 told.append((event.kind, event.from_state, event.to_state))
                 if event.kind == "task" and event.to_state == "queued":
@@ -357,7 +357,7 @@ async def test_a_node_that_is_cut_off_ends_what_it_runs_before_that_is_run_elsew
             await until(lambda: not runs(body) and not runs(actor))
             assert job.task("a").record.lost_attempts == 0
             (tmp_path / "end").touch()
-            with anyio.fail_after(240):
+            with anyio.fail_after(300):
                 outcome = await job.wait()
             assert outcome.results["a"] == "attempt 2"
             assert len(await first_run(tmp_path, 2)) == 2

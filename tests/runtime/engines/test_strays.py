@@ -101,7 +101,7 @@ async def test_what_an_attempt_left_behind_stands_in_its_record_and_in_its_histo
         body = Task(
             "a", run="tests.runtime.engines.process_bodies:leaves_a_session", args={"file": str(file)}, engine="process"
         )
-    with anyio.fail_after(60), killed(file):
+    with anyio.fail_after(300), killed(file):
         async with Runtime(tmp_path / "state.db") as runtime:
             job = await runtime.submit(Workstream("w", tasks=[body]), id="j")
             assert (await job.wait()).ok

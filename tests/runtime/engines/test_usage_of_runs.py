@@ -38,7 +38,7 @@ async def test_what_attempts_used_is_told_everywhere(tmp_path: Path) -> None:
         Task("thread", run=works),
         Task("loop", run=async_one),
     ]
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(tmp_path / "state.db") as runtime:
             job = await runtime.submit(Workstream("w", tasks=tasks), id="j")
             outcome = await job.wait()
@@ -85,7 +85,7 @@ async def history(runtime: Runtime) -> list[Transitioned]:
 
 
 async def test_what_checks_used_is_counted_but_is_no_attempts(tmp_path: Path) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(tmp_path / "state.db") as runtime:
             checked = Task("one", run=works, checks=[Check(command=BURNS)])
             job = await runtime.submit(Workstream("w", tasks=[checked]), id="j")
@@ -132,7 +132,7 @@ async def test_tools_and_acceptance_tests_are_counted_and_kept(tmp_path: Path) -
     ]
     final = [Check(run=works)]
     path = tmp_path / "state.db"
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(path) as runtime:
             job = await runtime.submit(Workstream("w", tasks=tasks, checks=final), id="j")
             outcome = await job.wait()

@@ -94,7 +94,7 @@ async def test_lines_carry_the_names_of_what_they_belong_to_and_no_others() -> N
 
     structlog.contextvars.bind_contextvars(request="outer")
     workers = [Worker("loop", engine="loop", capacity=3), Worker("threads", engine="thread", capacity=2)]
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(workers=workers) as runtime:
             jobs = [await runtime.submit(of(name, 6), id=name) for name in ("x", "y")]
             for job in jobs:
@@ -140,7 +140,7 @@ async def test_a_worker_process_leaks_nothing_from_one_body_to_the_next(tmp_path
     (tmp_path / "says_in_a_process.py").write_text(MODULE)
     tasks = [Task(name, run="says_in_a_process:said", engine="process") for name in ("a", "b", "c")]
     workers = [Worker("w", engine="process", capacity=1)]
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(workers=workers, outputs=tmp_path / "out") as runtime:
             spec = Workstream("w", folder=str(tmp_path), tasks=tasks)
             outcome = await (await runtime.submit(spec, id="j")).wait()

@@ -66,7 +66,7 @@ async def test_a_hook_that_fails_is_told(open_runtime: Callable[..., Runtime], h
     runtime = open_runtime()
     runtime.on_trouble = told.append
     on_task, on_stream = ([hook], []) if of == "task" else ([], [hook])
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with runtime:
             spec = Workstream("w", tasks=[Task("a", run=one, on_completed=on_task)], on_completed=on_stream)
             assert (await (await runtime.submit(spec, id="j")).wait()).ok
@@ -89,7 +89,7 @@ async def test_a_hook_that_takes_too_long_is_told(hook: Hook) -> None:
     began[:] = [anyio.Event()]
     runtime = Runtime(clock=clock)
     runtime.on_trouble = lambda notice: told.append(notice.text)
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with runtime:
             job = await runtime.submit(Workstream("w", tasks=[Task("a", run=one)], on_completed=[hook]))
             await job.wait()
@@ -122,7 +122,7 @@ async def test_who_is_told_of_a_failed_hook_may_raise(open_runtime: Callable[...
 
     runtime = open_runtime()
     runtime.on_trouble = fails
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with runtime:
             spec = Workstream("w", tasks=[Task("a", run=one)], on_completed=[Hook(run=raises)])
             assert (await (await runtime.submit(spec)).wait()).ok
@@ -135,7 +135,7 @@ async def test_a_hook_runs_in_the_folder_and_with_the_variables_of_what_it_belon
     (tmp_path / "place" / "inner").mkdir(parents=True)
     program = "import os, json; json.dump([os.environ['WHO'], os.environ['WHY']], open('told.json', 'w'))"
     hooks = [Hook(command=[sys.executable, "-c", program])]
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with open_runtime() as runtime:
             spec = Workstream(
                 "w",
@@ -173,7 +173,7 @@ async def test_a_restart_finds_a_hook_in_the_folder_of_its_workstream(
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     found: list[str] = []
     monkeypatch.setattr("callboard.runtime.lifespan.closing.CLOSING", 600)  # leaving waits for no hook: it is run again
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         for start in range(2):
             # As in a new process: the job is over, and nothing else leads to its folder.
             for name in [name for name in sys.modules if name.endswith(".hook_of_a_folder")]:
@@ -231,7 +231,7 @@ async def test_a_hook_waits_for_a_program_that_has_its_function(
         runtime.on_trouble = told.append
         return runtime
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         be(HANGS)
         async with started() as runtime:
             module = importlib.import_module("hook_elsewhere")

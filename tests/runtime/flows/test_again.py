@@ -231,11 +231,11 @@ async def test_children_and_approvals_of_a_round_are_its_own(open_runtime: Open)
         runtime.task(name="body")(body)
         job = await submitted(runtime, "body", "mine")
         for n in range(1, 4):
-            with anyio.fail_after(60):
+            with anyio.fail_after(300):
                 while not job.approvals():
                     await anyio.sleep(0.001)
             await job.task("t").approve(by=f"person {n}")
-            with anyio.fail_after(60):
+            with anyio.fail_after(300):
                 while f"person {n} approved {n}" not in ran:
                     await anyio.sleep(0.001)
         assert (await job.wait()).results == {"t": 3}
@@ -256,12 +256,12 @@ async def test_a_pause_and_a_drain_hold_the_next_round(tmp_path: Path) -> None:
     async with Runtime(tmp_path / "j.db") as runtime:
         runtime.task(name="body")(body)
         job = await submitted(runtime, "body", "mine")
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             while at != 2:
                 await anyio.lowlevel.checkpoint()
         await job.pause()
         go.set()
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             while job.task("t").record.state != "queued":
                 await anyio.lowlevel.checkpoint()
         assert (ran, job.task("t").record.rounds) == ([1, 2], 2)

@@ -53,7 +53,7 @@ async def read_all(
             paused.append(seconds)
         do()
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with anyio.create_task_group() as group:
             pool = RunnerPool(group)
             found = Histories(pool, read, lambda: cast("Reader", StepsOf()), after)

@@ -48,7 +48,7 @@ async def waits_for(job: JobHandle, name: str, number: int = 1) -> None:
         record = job.task("t").record
         return waits and (record.token in lent or record.durable_wait is not None)
 
-    with anyio.fail_after(120):
+    with anyio.fail_after(300):
         while not await there():
             await anyio.sleep(0.005)
 
@@ -406,7 +406,7 @@ async def test_a_given_up_receive_has_the_deadline_of_its_next_call(open_runtime
         job = await submitted(runtime, body)
         await waits_for(job, "a")
         given_up.set()
-        with anyio.fail_after(120):
+        with anyio.fail_after(300):
             while (await job.steps("t"))[0].due_at is None:
                 await anyio.sleep(0.005)
         await waits_for(job, "a")

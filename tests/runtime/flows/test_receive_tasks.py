@@ -34,7 +34,7 @@ async def waits(job: JobHandle, *names: str) -> None:
     lent = core_of(job).services.host.kernel.lent
     for name in names:
         task = job.task(name)
-        with anyio.fail_after(240):
+        with anyio.fail_after(300):
             while [one.state for one in await task.steps()] != ["waiting"] or not (
                 task.record.token in lent or task.record.durable_wait is not None
             ):

@@ -91,7 +91,7 @@ async def test_the_errors_are_those_of_a_handle_and_a_replay_raises_them_again(o
         with pytest.raises(InvalidTransitionError) as refused:
             await ended.send("n")
         job = await submitted(runtime, body)
-        with anyio.fail_after(120):
+        with anyio.fail_after(300):
             while not runtime._services.host.kernel.lent:  # then it sleeps
                 await anyio.sleep(0.005)
         clock.advance(3601)

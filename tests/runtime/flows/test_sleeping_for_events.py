@@ -154,7 +154,7 @@ async def test_the_deadline_of_a_receive_wakes_it_once_also_if_the_clock_is_set_
         job = await begin(runtime, clock, "message", args={"timeout": "3h"})
         clock.jump_utc(-2 * HOUR)
         clock.advance(3 * HOUR - sleeping.LONG)
-        with anyio.fail_after(240):
+        with anyio.fail_after(300):
             assert (await job.wait()).results == {"t": ["second", "nothing came", 1]}
         assert ran == ["began", "first", "began", "second"]
 
@@ -175,7 +175,7 @@ async def test_what_comes_in_the_very_turn_in_which_it_falls_asleep(open_runtime
                 group.start_soon(give, runtime, job, kind)
                 await anyio.lowlevel.checkpoint()
                 clock.advance(sleeping.LONG)
-        with anyio.fail_after(240):
+        with anyio.fail_after(300):
             assert (await job.wait()).results == {"t": ["second", GOT[kind], 1]}
         assert ran.count("first") == ran.count("second") == 1
 
@@ -212,7 +212,7 @@ async def test_what_comes_while_its_body_is_still_cleaning_up_is_not_missed(open
 @pytest.mark.parametrize("kind", KINDS)
 async def test_leaving_does_not_wait_for_it_and_it_goes_on_once_at_the_next_start(tmp_path: Path, kind: str) -> None:
     clock = VirtualClock()
-    with anyio.fail_after(240):
+    with anyio.fail_after(300):
         async with Runtime(tmp_path / "state.db", clock=clock, workers=ONE) as runtime:
             job = await begin(runtime, clock, kind)
             if kind == "message":
@@ -240,7 +240,7 @@ async def test_each_message_goes_to_one_of_the_flows_that_sleep_for_it(open_runt
         left = next(one.name for one in tasks if job.task(one.name).record.state == "running")
         await job.send("go", 3, task=left)
         await job.send("go", 2)
-        with anyio.fail_after(240):
+        with anyio.fail_after(300):
             results = (await job.wait()).results
     assert sorted(result[1] for result in results.values()) == [1, 2, 3]
 

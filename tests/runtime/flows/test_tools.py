@@ -55,7 +55,7 @@ async def waits(job: JobHandle, steps: int = 1) -> None:
         found = [label for label, use in await uses(job) if use == "waits"]
         return len(found) == steps and job.task("t").record.token in lent
 
-    with anyio.fail_after(120):
+    with anyio.fail_after(300):
         while not await there():
             await anyio.sleep(0.005)
 
@@ -244,7 +244,7 @@ async def test_the_time_limit_of_a_step_counts_as_that_of_an_attempt(open_runtim
         async with Runtime(clock=clock, tools=tools) as runtime:
             job = await submitted(runtime, body)
             await until(lambda: runtime._services.host.kernel.uses)
-            with anyio.fail_after(120):
+            with anyio.fail_after(300):
                 while not job.task("t").record.ended_at:
                     clock.advance(1)
                     await anyio.sleep(0.005)
@@ -299,7 +299,7 @@ async def test_a_drain_lets_a_body_that_must_not_run_again_wait_for_its_tool_and
         job = await runtime.submit(Workstream("flow", tasks=tasks, tools=ONE), id="job")
         kernel = runtime._services.host.kernel
         await until(lambda: len(kernel.uses) == 2 and bool(kernel.lent))
-        with anyio.fail_after(120):
+        with anyio.fail_after(300):
             async with anyio.create_task_group() as group:
                 group.start_soon(runtime.drain)
                 await until(lambda: kernel.drain_began is not None)

@@ -67,7 +67,7 @@ async def waits(job: JobHandle, use: str = "waits", steps: int = 1) -> None:
         found = [one for one in await wheres(job) if one[1] == use]
         return len(found) == steps and job.task("t").record.token in lent
 
-    with anyio.fail_after(120):
+    with anyio.fail_after(300):
         while not await there():
             await anyio.sleep(0.005)
 
@@ -316,7 +316,7 @@ async def test_its_end_is_durable_and_its_tool_free_before_its_body_has_its_slot
         job = await submitted(runtime, body)
         await waits(job, "holds")
         await submitted(runtime, other, job_id="other")  # it has the only slot of the loop
-        with anyio.fail_after(120):
+        with anyio.fail_after(300):
             while [one.state for one in await job.steps("t")] != ["completed"]:
                 await anyio.sleep(0.005)
         kernel = runtime._services.host.kernel

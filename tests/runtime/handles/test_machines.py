@@ -113,7 +113,7 @@ def events(runtime: Runtime, name: str = "run-7") -> list[str]:
 
 
 async def until(runtime: Runtime, run: MachineRef, state: str) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         while run.state != state:
             await runtime._services.host.moved()
 
@@ -262,7 +262,7 @@ async def test_callbacks_run_after_the_commit(open_runtime: Open) -> None:
         actor = MachineActor(EXECUTION, on_enter={"queued": tell, "*": tell}, on_exit={"pending": tell})
         run = runtime.spawn(actor, name="run-7")
         await run.ask(Fire("ENQUEUE", reason="webhook", metadata={"n": 1}))
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             while len(called) < 4:
                 await anyio.lowlevel.checkpoint()
     assert [(told["event"], told["state"]) for told in called] == [("create", "pending"), *[("ENQUEUE", "queued")] * 3]
@@ -610,7 +610,7 @@ async def test_events_told_are_bounded_refused_ones_are_told_and_commands_of_peo
         await job.cancel()
         await refs[1].ask(Fire("go"))  # after the earlier events of that machine
         assert refs[1].record.seq == 1 + 500 + 1
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             while handles.core_of(refs[0]).waiting:
                 await runtime._services.host.moved()
         assert all(ref.tell(Fire("go")) for ref in refs)
@@ -705,7 +705,7 @@ async def test_another_machine_of_a_name_that_ended_long_ago_is_refused_to_whoev
         letters = runtime._services.dispatcher.dead_letters
         assert letters.counts[Reason.REFUSED] == 2
         assert wrong.tell(Fire("wait"))
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             while handles.core_of(wrong).waiting:
                 await anyio.lowlevel.checkpoint()
         right = await runtime.spawn(MachineActor(DOOR), name="back")
@@ -750,14 +750,14 @@ async def test_who_waits_for_a_name_that_is_looked_for_is_let_go_when_the_runtim
 ) -> None:
     told = threading.Event()
     monkeypatch.setattr(parts, "CLOSING", 0.0)
-    monkeypatch.setattr(SqliteReader, "machine", lambda *_: told.wait(60) and None)
+    monkeypatch.setattr(SqliteReader, "machine", lambda *_: told.wait(600) and None)
 
     async def ask(use: Any) -> None:
         with pytest.raises(RuntimeClosed):
             await use
         told.set()
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with anyio.create_task_group() as group:
             async with on_file(tmp_path) as runtime:
                 run = runtime.spawn(MachineActor(DOOR), name="front")

@@ -338,7 +338,7 @@ async def fired(runtime: Runtime, ref: Any, event: str, entity_id: str) -> None:
     before = told(runtime, entity_id).count(event)
     events = runtime.events(entity=entity_id, notices=False)
     await ref.ask(Fire(event, by="ana"))
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         while told(runtime, entity_id).count(event) == before:
             await anext(events)
     events.close()

@@ -40,7 +40,7 @@ class Loop:
         wanted = journal.tail if number is None else number
         journal.flush()
         while journal.durable < wanted:
-            self.calls.get(timeout=60)()
+            self.calls.get(timeout=600)()
             journal.flush()
         while not self.calls.empty():
             self.calls.get()()

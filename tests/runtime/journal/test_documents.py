@@ -238,7 +238,7 @@ async def test_the_trail_of_a_task_is_one_of_document_003_by_whatever_it_runs(jo
     ]
     async with Runtime(journal, lifecycle=None if lifecycle == "own" else lifecycle) as runtime:
         job = await runtime.submit(Workstream("guard", tasks=tasks), id="WS-001")
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             while not (job.task("parks").record.parked and job.task("again").record.state == "completed"):
                 await runtime._services.host.moved()
         await job.cancel()

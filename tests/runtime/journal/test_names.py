@@ -95,7 +95,7 @@ def test_such_a_mount_is_known(tmp_path: Path) -> None:
     program = "import sys; from callboard.runtime.journal.sqlite.reader import SqliteReader as R; R(sys.argv[1])"
     script = 'mount --bind "$1" "$2" || exit 77; exec "$3" -c "$4" "$2"'
     words = ["unshare", "--mount", "sh", "-c", script, "sh", tmp_path / "host" / "state.db", mounted, sys.executable]
-    done = subprocess.run([*words, program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*words, program], capture_output=True, text=True, timeout=600, check=False)
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip(done.stderr)
     assert "mounted by itself" in done.stderr
@@ -162,7 +162,7 @@ async def test_a_program_that_goes_to_another_folder_takes_its_files_along(place
         Task("next", command=["sh", "-c", "echo told; test -s $CALLBOARD_RESULTS"], depends_on=["goes"]),
     ]
     os.chdir(place)
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         runtime = Runtime("state.db", jsonl="log.jsonl")
         runtime.task(goes)
         os.chdir(place.parent)  # between its making and its opening, too
@@ -175,7 +175,7 @@ async def test_a_program_that_goes_to_another_folder_takes_its_files_along(place
 
 @pytest.mark.anyio
 async def test_files_that_are_named_otherwise_are_taken_once_too(place: Path) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         runtime = Runtime("state.db", jsonl="way/log.jsonl", outputs="way/outputs")
         os.chdir(place)
         task = Task("says", command=["echo", "told"])

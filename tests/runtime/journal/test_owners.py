@@ -160,7 +160,7 @@ def test_who_lost_the_file_commits_nothing_more(path: Path, folds: bool) -> None
     first.append(entry(job(2), seq=2))
     first.flush()
     while first.health.ok:
-        of_first.calls.get(timeout=60)()
+        of_first.calls.get(timeout=600)()
     assert first.health.lost
     assert "another runtime has taken it over" in str(first.health.reason)
     assert not first.shut(0.1)
@@ -184,7 +184,7 @@ async def test_a_runtime_whose_file_was_taken_over_stops_what_it_runs(path: Path
     async def quick() -> None:
         pass
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         first = Runtime(path)
         first.task(body)
         with pytest.raises(RuntimeClosed) as raised:
@@ -218,7 +218,7 @@ async def test_a_runtime_whose_file_was_taken_over_stops_what_it_runs(path: Path
 @pytest.mark.anyio
 @pytest.mark.parametrize("idle", [False, True])
 async def test_an_older_copy_over_the_content_of_a_running_journal_is_noticed(path: Path, idle: bool) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         with suppress(RuntimeClosed):
             async with Runtime(path) as runtime:
                 await (await runtime.submit(CALLED, id="kept")).wait()
@@ -318,7 +318,7 @@ def test_a_log_of_an_older_journal_is_noticed_by_the_commit_itself(path: Path, o
     journal.append(entry(step(9, task(3, workstream(2, 1, 1)))) if only_steps else entry(job(2), seq=2))
     journal.flush()
     while journal.health.ok:
-        loop.calls.get(timeout=60)()
+        loop.calls.get(timeout=600)()
     assert "an older copy of it" in str(journal.health.reason)
     assert not journal.shut(0.1)
     assert jobs_in(path) == ["job-1"]

@@ -65,7 +65,7 @@ def end_sessions(address: str, purpose: str) -> int:
 def until_degraded(journal: PostgresJournal, loop: Loop, word: str) -> None:
     journal.flush()
     while word not in str(journal.health.reason):
-        loop.calls.get(timeout=60)()
+        loop.calls.get(timeout=600)()
 
 
 # -- commits that fail
@@ -150,7 +150,7 @@ def test_a_server_that_is_stopped_is_waited_for(emptied: str, postgres_server: P
     def pause(delay: float) -> None:
         delays.append(delay)
         if len(delays) >= 3:
-            up.wait(60)
+            up.wait(600)
 
     address = emptied.replace("postgresql://postgres@", "postgresql://postgres:se%2Fcret@")
     with opened(address, pause=pause) as (journal, loop):
@@ -179,7 +179,7 @@ def test_a_server_that_is_stopped_is_waited_for(emptied: str, postgres_server: P
 )
 def test_what_the_server_refuses_is_said_and_tried_again_whole(emptied: str, code: str, words: str) -> None:
     mended = threading.Event()
-    with opened(emptied, pause=lambda _: mended.wait(60)) as (journal, loop):
+    with opened(emptied, pause=lambda _: mended.wait(600)) as (journal, loop):
         sql(
             emptied,
             f"""CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -431,7 +431,7 @@ def test_questions_are_asked_from_several_threads_at_once(emptied: str) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(600)
         assert told == [(20, 22)] * 80
 
 

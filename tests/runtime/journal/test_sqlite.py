@@ -725,7 +725,7 @@ def test_lend_waits_until_sqlite_has_the_batch(path: Path, gate: Gate) -> None:
     journal.append(entry(job(1), seq=1))
     journal.flush()
     assert journal.lend() == pytest.approx(0.002)  # young as it is
-    assert gate.entered.acquire(timeout=60)
+    assert gate.entered.acquire(timeout=600)
     gate.open.release()
     while journal.lend() is not None:
         pass
@@ -741,7 +741,7 @@ def test_a_batch_that_cannot_be_written_is_tried_again_whole_until_it_can(path: 
         journal.append(entry(job(1), seq=1))
         gate.open.release()
         journal.flush()
-        loop.calls.get(timeout=60)()
+        loop.calls.get(timeout=600)()
         health = journal.health
         assert (health.ok, journal.durable, loop.told) == (False, 0, 1)
         assert str(path) in str(health.reason)
@@ -797,9 +797,9 @@ def test_a_file_that_was_replaced_is_not_written(path: Path, gate: Gate) -> None
     journal.append(entry(job(2), seq=2))
     gate.open.release()
     journal.flush()
-    loop.calls.get(timeout=60)()
+    loop.calls.get(timeout=600)()
     while "another file" not in str(journal.health.reason):
-        loop.calls.get(timeout=60)()
+        loop.calls.get(timeout=600)()
     assert not journal.shut(0.05)
     assert content(path.parent)["state.db"] == before["state.db"]
 
@@ -818,13 +818,13 @@ def test_a_full_disk_degrades_and_recovers_by_itself(path: Path) -> None:
 
     def pause(delay: float) -> None:
         paused.set()
-        room.wait(60)
+        room.wait(600)
 
     with opened(path, connect=connect, pause=pause) as (journal, loop):
         ws = workstream(2, 1, 500)
         journal.append(entry(job(1), ws, *(task(key, ws) for key in range(3, 503)), seq=1))
         journal.flush()
-        paused.wait(60)
+        paused.wait(600)
         assert "disk is full" in str(journal.health.reason)
         assert journal.durable == 0
         assert journal.reader.jobs() == []

@@ -76,7 +76,7 @@ async def at_work(runtime: Runtime) -> None:
     runtime.on_trouble = lambda _: None
     job = await runtime.submit(all_kinds())
     runtime.spawn(Sleeper, name="sleeper", stop_timeout=0.01).tell("sleep")
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         while not (job.approvals() and job.task("again").record.state == "retrying"):
             await anyio.lowlevel.checkpoint()
 

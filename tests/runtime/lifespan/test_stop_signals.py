@@ -103,7 +103,7 @@ def test_what_runs_may_end_and_the_program_goes_on_after_it(
     program = start(run, body)
     program.send_signal(number)
     (tmp_path / "gate").touch()
-    out, err = program.communicate(timeout=60)
+    out, err = program.communicate(timeout=600)
     assert (program.returncode, out, err) == (0, "completed\nafter it\n", "")
     assert state(tmp_path) == "completed"
 
@@ -113,7 +113,7 @@ def test_what_runs_may_end_and_the_program_goes_on_after_it(
 def test_what_does_not_end_is_given_back(tmp_path: Path, start: Start, run: str, body: str) -> None:
     program = start(run, body, deadline=0.1)
     program.send_signal(signal.SIGTERM)
-    out, err = program.communicate(timeout=60)
+    out, err = program.communicate(timeout=600)
     assert (program.returncode, out, err) == (0, "after it\n", "")
     assert state(tmp_path) == "queued"
 
@@ -123,7 +123,7 @@ def test_a_second_signal_stops_what_runs(tmp_path: Path, start: Start, run: str)
     program = start(run, deadline=600)
     program.send_signal(signal.SIGTERM)
     program.send_signal(signal.SIGINT)
-    out, err = program.communicate(timeout=60)
+    out, err = program.communicate(timeout=600)
     assert (program.returncode, out, err) == (0, "after it\n", "")
     assert state(tmp_path) == "queued"
 
@@ -154,7 +154,7 @@ def test_what_the_program_handles_is_left_to_it(tmp_path: Path, start: Start, ru
     assert program.stdout.readline() == "mine\n"
     program.send_signal(signal.SIGINT)
     (tmp_path / "gate").touch()
-    out, err = program.communicate(timeout=60)
+    out, err = program.communicate(timeout=600)
     assert (program.returncode, out, err) == (0, "completed\nafter it\n", "")
 
 

@@ -36,7 +36,7 @@ class Disk:
 
     def pause(self, delay: float) -> None:
         self.failed.set()
-        self.room.wait(60)
+        self.room.wait(600)
 
     def clear(self) -> None:
         self.full = False
@@ -112,7 +112,7 @@ async def test_leaving_while_the_disk_is_full_ends_in_time_and_the_next_start_go
     release["started"], release["go on"] = anyio.Event(), anyio.Event()
     disk = Disk()
     journal = SqliteJournal(tmp_path / "state.db", connect=disk.connect, pause=lambda _: disk.failed.set())
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(journal, drain_deadline=0.1) as runtime:
             job = await runtime.submit(
                 Workstream("w", tasks=[Task("first", run=waits), Task("second", run=quick)]), id="j"

@@ -64,7 +64,7 @@ async def test_a_notice_reaches_the_log_the_subscribers_and_who_is_told_of_troub
     told: list[Notice] = []
     runtime = Runtime()
     runtime.on_trouble = told.append
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with runtime:
             everything, bare = runtime.events(), runtime.events(notices=False)
             job = await runtime.submit(FAILING, id="j")
@@ -117,7 +117,7 @@ async def test_who_could_not_be_told_of_trouble_is_refused_when_it_is_set(told: 
 
 async def test_who_is_told_of_trouble_may_be_set_at_any_time(capsys: pytest.CaptureFixture[str]) -> None:
     told: list[Notice] = []
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime() as runtime:
             runtime.on_trouble = told.append
             await (await runtime.submit(FAILING)).wait()
@@ -130,7 +130,7 @@ async def test_who_is_told_of_trouble_may_be_set_at_any_time(capsys: pytest.Capt
 
 async def collected(filters: Filters, *, of_job: bool = False) -> list[tuple[str | None, str]]:
     """The events of two jobs under these filters: (entity id, event)."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime() as runtime:
             runtime.on_trouble = lambda _: None
             first = await runtime.submit(FAILING, id="first")

@@ -87,7 +87,7 @@ async def test_each_attempt_is_a_span_that_links_to_the_one_before(open_runtime:
     spans, clock = Spans(), VirtualClock(start=1_000_000.0)
     runtime = open_runtime(clock=clock)
     tasks = [Task("one", run=one), Task("again", run=flaky, retry=Retry(max_attempts=3, base_delay=5.0, jitter=0.0))]
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Tracing(runtime, spans.provider) as tracing, runtime:
             retries = runtime.events(kind="task", to_state="retrying")
             with get_tracer("other", tracer_provider=spans.provider).start_as_current_span("of the application"):
@@ -137,7 +137,7 @@ async def test_the_steps_of_an_attempt_are_spans_below_its_own(open_runtime: Ope
     spans = Spans()
     runtime = open_runtime()
     tasks = [Task("order", run=orders, retry=Retry(max_attempts=2, base_delay=0.0)), Task("one", run=one)]
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Tracing(runtime, spans.provider) as tracing, runtime:
             job = await runtime.submit(Workstream("w", tasks=tasks, lifecycle=lifecycle), id="j")
             assert (await job.wait()).ok
@@ -166,7 +166,7 @@ async def test_each_attempt_is_a_span_under_every_lifecycle(open_runtime: Opens,
     spans, clock = Spans(), VirtualClock(start=1_000_000.0)
     runtime = open_runtime(clock=clock)
     task = Task("again", run=flaky, retry=Retry(max_attempts=3, base_delay=5.0, jitter=0.0))
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Tracing(runtime, spans.provider) as tracing, runtime:
             job = await runtime.submit(Workstream("w", tasks=[task], lifecycle=lifecycle), id="j")
             for failed, delay in ((1, 5.0), (2, 10.0)):
@@ -201,7 +201,7 @@ async def test_attempts_inside_one_state_have_their_spans_though_a_crash_came_in
     clock, before, after = VirtualClock(start=1_000_000.0), Spans(), Spans()
     task = Task("again", run=flaky, retry=Retry(max_attempts=3, base_delay=5.0, jitter=0.0))
     runtime = Runtime(tmp_path / "state.db", clock=clock, lifecycle="execution")
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Tracing(runtime, before.provider), runtime:
             job = await runtime.submit(Workstream("w", tasks=[task]), id="j")
             while job.task("again").record.failed_attempts < 1:
@@ -229,7 +229,7 @@ async def test_attempts_inside_one_state_have_their_spans_though_a_crash_came_in
 async def test_an_attempt_that_is_cancelled_given_back_or_too_long_ends_its_span(open_runtime: Opens) -> None:
     spans, clock = Spans(), VirtualClock(start=1_000_000.0)
     runtime = open_runtime(clock=clock, drain_deadline=0.0)
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Tracing(runtime, spans.provider), runtime:
             started = runtime.events(kind="task", to_state="running")
             tasks = [Task("late", run=sleeps, timeout=60, optional=True), Task("given", run=sleeps)]
@@ -256,7 +256,7 @@ async def test_an_attempt_whose_process_died_ends_its_span_as_lost(tmp_path: Pat
     (tmp_path / "takes_its_process_along.py").write_text(DIES)
     runtime = Runtime(workers=[Worker("p", engine="process")], outputs=tmp_path)
     task = Task("dies", run="takes_its_process_along:dies", engine="process")
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Tracing(runtime, spans.provider), runtime:
             job = await runtime.submit(Workstream("w", folder=str(tmp_path), tasks=[task]))
             assert (await job.wait()).ok
@@ -270,7 +270,7 @@ async def test_what_a_crash_interrupted_is_a_span_of_the_runtime_that_finds_it(t
     clock = VirtualClock(start=1_000_000.0)
     before, after = Spans(), Spans()
     runtime = Runtime(tmp_path / "state.db", clock=clock)
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Tracing(runtime, before.provider), runtime:
             runtime.task(sleeps)
             started = runtime.events(kind="task", to_state="running")
@@ -383,7 +383,7 @@ async def test_who_is_cancelled_does_not_wait_for_spans_that_the_journal_must_an
         group.start_soon(traces, runtime, scope)
         await until(lambda: scope.cancel_called)
         try:
-            with anyio.fail_after(60):
+            with anyio.fail_after(300):
                 await over.wait()
         finally:
             journal.answers.set()

@@ -114,7 +114,7 @@ def run(tmp_path: Path) -> Run:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         return subprocess.run(
-            [*PYTEST, *options], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+            [*PYTEST, *options], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600,
             env={**os.environ, "PYTEST_ADDOPTS": "", "PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
 

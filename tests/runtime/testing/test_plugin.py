@@ -44,7 +44,7 @@ def test_the_fixtures_are_given_a_seed_and_a_failure_shows_it_with_the_trace(tmp
     found = [] if entry_points(group="pytest11", name="callboard") else ["-p", "callboard.runtime.testing.plugin"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *found, "-p", "no:cacheprovider", "--callboard-seed", "5", "--strict-markers"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600,
         env={**os.environ, "PYTEST_ADDOPTS": "", "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr

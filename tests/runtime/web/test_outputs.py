@@ -29,13 +29,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def run(journal: str | Path, **settings: Path | str) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(journal, **settings) as runtime:  # type: ignore[arg-type]
             assert (await (await runtime.submit(SAYS, id="one")).wait()).ok
 
 
 async def told(journal: str | Path, **settings: Path | str) -> tuple[int, str]:
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime(journal, **settings) as runtime, client_of(runtime) as client:  # type: ignore[arg-type]
             response = await client.get(URL)
             return response.status_code, response.text
@@ -105,7 +105,7 @@ async def test_what_is_no_file_is_not_waited_for(place: Path) -> None:
 
 async def test_of_a_command_that_runs_in_a_program_that_went_elsewhere(place: Path) -> None:
     waits = Workstream("w", tasks=[Task("says", command="echo told; sleep 600", shell=True)])
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with Runtime("s.db", drain_deadline=0) as runtime, client_of(runtime) as client:
             job = await runtime.submit(waits, id="one")
             os.chdir(place.parent)

@@ -67,12 +67,12 @@ def url(server: subprocess.Popen[str]) -> str:
 def test_what_is_unfinished_goes_on_when_it_is_served_again(serve: Serve) -> None:
     for _ in range(2):
         server = serve("--run", "held.toml")
-        with httpx.Client(base_url=url(server), timeout=60) as client:
+        with httpx.Client(base_url=url(server), timeout=600) as client:
             assert "Callboard" in client.get("/").text
             (job,) = client.get("/api/jobs").json()["items"]
             assert (job["name"], job["state"]) == ("held", "running")
         server.send_signal(signal.SIGINT)
-        out, err = server.communicate(timeout=60)
+        out, err = server.communicate(timeout=600)
         assert server.returncode == 0
         assert "nothing new starts" in err
         assert "stopped" in out
@@ -80,23 +80,23 @@ def test_what_is_unfinished_goes_on_when_it_is_served_again(serve: Serve) -> Non
 
 def test_another_address_needs_tokens(serve: Serve, tmp_path: Path) -> None:
     server = serve("--host", "0.0.0.0")
-    _, err = server.communicate(timeout=60)
+    _, err = server.communicate(timeout=600)
     assert server.returncode == 2
     assert "Give it tokens" in err
     file = tmp_path / "tokens.toml"
     file.write_text('[[tokens]]\nname = "ana"\nsecret = "0123456789abcdef"\n')
     file.chmod(0o644)
-    _, err = serve("--tokens", str(file)).communicate(timeout=60)
+    _, err = serve("--tokens", str(file)).communicate(timeout=600)
     assert "chmod 600" in err
     file.chmod(0o600)
     server = serve("--host", "0.0.0.0", "--tokens", str(file))
-    with httpx.Client(base_url=url(server).replace("0.0.0.0", "127.0.0.1"), timeout=60) as client:
+    with httpx.Client(base_url=url(server).replace("0.0.0.0", "127.0.0.1"), timeout=600) as client:
         assert client.get("/api/jobs").status_code == 401
         shown = {"Authorization": "Bearer 0123456789abcdef"}
         assert client.get("/api/jobs", headers=shown).json()["items"] == []
         assert client.post("/api/jobs", headers=shown, json={}).status_code in {403, 405}
     server.send_signal(signal.SIGTERM)
-    assert server.wait(60) == 0
+    assert server.wait(600) == 0
 
 
 def test_a_board_leaves_alone_how_its_program_logs() -> None:

@@ -246,7 +246,7 @@ def test_a_server_in_a_thread_without_signals_ends_its_streams_and_another_one_g
             while not server.started:
                 assert time.monotonic() < until
                 time.sleep(0.01)
-            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+            with socket.create_connection(("127.0.0.1", port), timeout=600) as connection:
                 connection.sendall(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 with connection.makefile("rb") as stream:
                     assert b"200" in stream.readline()
@@ -277,9 +277,9 @@ def test_a_question_that_the_journal_does_not_answer_holds_up_no_server(
             assert time.monotonic() < until
             time.sleep(0.01)
         try:
-            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+            with socket.create_connection(("127.0.0.1", port), timeout=600) as connection:
                 connection.sendall(b"GET /api/jobs/none HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert asked.wait(60)
+                assert asked.wait(600)
                 server.should_exit = True
                 with connection.makefile("rb") as answer:
                     assert answer.readline().split()[1] == b"503"

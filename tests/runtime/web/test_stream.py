@@ -168,7 +168,7 @@ class Client:
         return [data["seq"] for data in self.named("transition")]
 
     async def until(self, condition: Callable[[], object]) -> None:
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             while not condition():
                 await self._moved.wait()
 
@@ -406,7 +406,7 @@ async def test_it_ends_with_the_same_last_event_when_the_runtime_breaks() -> Non
     def broken() -> None:
         raise RuntimeError("broken")
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(300):
         async with anyio.create_task_group() as group:
             with pytest.raises(RuntimeClosed, match="broken"):
                 async with Runtime() as runtime:
@@ -568,7 +568,7 @@ async def test_a_number_of_another_journal_is_said_and_one_that_is_about_to_be_t
         async with reading(streams, after=late.seq) as client:
             runtime._services.hub.told = late.seq
             runtime._services.hub.publish([late])
-            with anyio.fail_after(60):
+            with anyio.fail_after(300):
                 while readers(streams)[0].next is None:
                     await checkpoint()
             assert streams.feeds.top == late.seq
@@ -685,7 +685,7 @@ async def test_a_server_that_stops_ends_its_streams_at_once_and_says_so(anyio_ba
     async with Runtime() as runtime:
         app = board(runtime)
         async with (
-            httpx.AsyncClient(base_url=url_of(listener), timeout=60) as client,
+            httpx.AsyncClient(base_url=url_of(listener), timeout=600) as client,
             AsyncExitStack() as server,
         ):
             await server.enter_async_context(serving(app, listener))
