@@ -25,7 +25,7 @@ from callboard.agents import ToolPolicy, durable
 
 
 def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """What a real model would decide: search twice, pay back, answer."""
+    """Decide as a real model would: search twice, pay back, answer."""
     turn = sum(isinstance(message, ModelResponse) for message in messages)
     print(f"  the model is asked ({turn + 1})", flush=True)
     if turn == 0:

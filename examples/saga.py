@@ -1,4 +1,4 @@
-"""A saga: charge, reserve, ship. The third is refused, and what was done is undone in reverse, each of it once.
+"""A saga: charge, reserve, ship. The third step is refused; the other two are undone in reverse, each once.
 
     python examples/saga.py
 
@@ -31,7 +31,7 @@ PATIENT = Retry(max_attempts=5, base_delay=0.2)
 
 
 def request(key: str, what: str) -> None:
-    """Ask the other side (a bank, a warehouse) for something. What it has done under that key, it does not do again."""
+    """Ask the other side (a bank, a warehouse) for something. It does each key's request only once."""
     with closing(sqlite3.connect(FOLDER / "others.db", timeout=30, isolation_level=None)) as others:
         others.execute("CREATE TABLE IF NOT EXISTS done (number INTEGER PRIMARY KEY, key TEXT UNIQUE, what TEXT)")
         others.execute("INSERT OR IGNORE INTO done (key, what) VALUES (?, ?)", [f"{key} {what}", what])
@@ -87,7 +87,7 @@ async def process(task: TaskContext) -> str:
 
 
 async def main() -> None:
-    """Submit the order, or go on with it, and print what came of it."""
+    """Submit the order, or continue it, and print its result."""
     FOLDER.mkdir(exist_ok=True)
     async with Runtime(FOLDER / "orders.db") as runtime:
         tasks = [Task("process", run=process, args={"order": "A7"}, max_losses=100)]

@@ -147,7 +147,7 @@ def test_a_session_goes_as_shown(block: Block, checkout: Path) -> None:
 
 
 def masked(line: str) -> str:
-    """A line without what differs from run to run: ids, numbers, and the widths that follow from them."""
+    """A line without the parts that differ between runs: ids, numbers, and the widths that follow from them."""
     return re.sub(r"\s+", " ", re.sub(r"\d+(\.\d+)?", "N", re.sub(r"\b[0-9A-Z]{26}\b", "ID", line))).strip()
 
 

@@ -22,7 +22,7 @@ OLDER_JOURNALS = Path(__file__).parent / "older"
 PAGE = Path(__file__).parents[1] / "docs" / "moved.md"
 ROWS = re.findall(r"^\| `([\w.]+)` \| `([\w.]+)` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 STILL_THERE = {"runtime.otel", "runtime.prometheus"}
-"""Modules that users were told of. Their names go on for one release."""
+"""Modules that the documents have named. Their old names work for one release."""
 OLDER = [
     ("callboard.actors.approval:APPROVAL", APPROVAL),
     ("callboard.actors.attempts:TASK", TASK),

@@ -190,7 +190,7 @@ class KernelHarness:
         self.kernel: Kernel = supervisor.kernel
         self.workforce = supervisor.workforce
         self.kernel.notify_nodes = self.notified
-        self.notified()  # it may have been asked for before
+        self.notified()  # a restored task may have requested a share already
         self.kernel.count_from(epoch * EPOCH, epoch * EPOCH)
         if kept is not None or tools:
             self.kernel.run(RECOVER)

@@ -76,7 +76,7 @@ STEPS = st.one_of(
 
 
 def scripts(data: st.DataObject) -> dict[str, Script]:
-    """Return scripts of bodies and questions, which draw what these do when they begin."""
+    """Return scripts of bodies and checks, which draw their behaviour when they begin."""
 
     def body(call: Any, entity: Any) -> dict[str, Any] | None:
         return data.draw(st.sampled_from(OUTCOMES), label=f"{entity.record.name} {entity.record.attempt}")
@@ -166,7 +166,7 @@ def test_whatever_happens_the_log_is_one_of_the_lifecycle_that_it_runs_by(
 def whatever_happens(
     spec: Workstream, steps: list[tuple[str, Any]], stubborn: set[str], data: st.DataObject, lifecycle: str = OWN
 ) -> None:
-    """Take the steps, then let it end, and check all that must be true."""
+    """Take the steps, then let the run end, and check all invariants."""
     lifecycles = Lifecycles(default=lifecycle)
     stage = KernelHarness(
         workers=(Worker("w", engine="loop", capacity=2),), scripts=scripts(data), lifecycles=lifecycles

@@ -24,11 +24,11 @@ AXE = """async (runOnly) => (await axe.run({runOnly, resultTypes: ["violations"]
     .flatMap((rule) => rule.nodes.map((node) => `${rule.help}: ${node.html} ${node.failureSummary}`))"""
 
 MARKUP = "<img src=x onerror=alert(1)>"
-TURNED = "\u202egpj.exe"  # shown as exe.jpg by whoever obeys it
+TURNED = "\u202egpj.exe"  # a program that obeys the mark shows exe.jpg
 NAME = "&lt;b&gt; 'q' %2F#x {{y}} ${z} \u05e9\u05dc\u05d5\u05dd"
 
 STATES = {"done": "completed", "works": "running", "asks": "held", "waits": "waiting"}
-"""Where tasks of `varied` come to, and stay; those of the printer come elsewhere once its breaker has opened."""
+"""The states in which tasks of `varied` stay; tasks of the printer stay elsewhere once its breaker has opened."""
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def test_of_two_reviewers_at_once_the_second_is_told_what_the_first_has_done(the
     job = held(theatre, "merge")
     ana, bo = (visit(f"{theatre.url}/#/approvals") for _ in range(2))
     approving = ask(ana, "Approve", "merge")
-    rejecting = ask(bo, "Reject", "merge")  # both have decided before either has said so
+    rejecting = ask(bo, "Reject", "merge")  # both dialogs are open before either decision is sent
 
     confirm(approving, "Approve", by="ana", reason="good")
     expect(approving).to_be_hidden()
@@ -88,7 +88,7 @@ def test_a_task_is_approved_without_a_mouse(theatre: Theatre, visit: Visit) -> N
 
     expect(dialog).to_be_hidden()
     expect(page.get_by_role("button", name="Approve release", exact=True)).to_have_count(0)
-    expect(page.locator(":focus"), "the focus is lost").to_have_count(1)  # none is where the body has it
+    expect(page.locator(":focus"), "the focus is lost").to_have_count(1)  # no element has the focus if `body` has it
     page.goto(run_at(theatre.url, job))
     run_is(page, "completed")
     (approved,) = (step for step in theatre.steps(job, "release") if step.event == "approve")

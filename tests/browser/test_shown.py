@@ -1,4 +1,4 @@
-"""What running bodies show: their progress, the text that they emit, and the values that they publish."""
+"""The progress of running bodies, the text that they emit, and the values that they publish."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_running_bodies_show_is_shown_as_it_comes_and_after_a_reload(theatr
     rows = page.get_by_role("table", name="Tasks")
     expect(rows.get_by_role("progressbar", name="Progress of tell", exact=True)).to_have_count(1)
     expect(rows.get_by_role("row").filter(has_text="count")).to_contain_text("1,234")
-    expect(rows.get_by_role("progressbar")).to_have_count(1)  # nobody knows how far the other is
+    expect(rows.get_by_role("progressbar")).to_have_count(1)  # the total of the other task is unknown
     page.evaluate(Axe().axe_script)
     assert violations(page, page.url) == []
 

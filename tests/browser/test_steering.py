@@ -22,7 +22,7 @@ def working(theatre: Theatre, name: str) -> str:
 
 
 def is_at_it(page: Page, name: str) -> None:
-    """Wait until the command of the task has begun: a run is running before that of any of its tasks has."""
+    """Wait until the command of the task has begun: a run may be running before any command of its tasks."""
     run_is(page, "running")
     expect(task(page, name).get_by_role("region", name="Output")).to_contain_text("at it")
 

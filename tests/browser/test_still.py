@@ -31,7 +31,7 @@ def row(page: Page, name: str) -> Locator:
 
 @contextmanager
 def unmoved(it: Locator) -> Iterator[None]:
-    """See that something is where it was, and that it is what lies there."""
+    """Check that an element has not moved, and that no other element covers it."""
     drawn(it.page)
     before = it.bounding_box()
     assert before is not None
@@ -43,7 +43,7 @@ def unmoved(it: Locator) -> Iterator[None]:
 
 
 def news(page: Page, words: str) -> Locator:
-    """The button that loads what waits."""
+    """The button that loads the waiting news."""
     button = page.get_by_role("button", name=words, exact=True)
     expect(button).to_be_visible()
     return button
@@ -96,7 +96,7 @@ def test_rows_stay_after_a_touch_until_something_else_is_touched(theatre: Theatr
     page = visit(f"{theatre.url}/#/runs", has_touch=True)
     mine = row(page, "touched")
     expect(mine).to_be_visible()
-    scrolls = ("pointerover", "pointerenter", "pointerdown", "pointercancel", "pointerleave")  # what a finger does
+    scrolls = ("pointerover", "pointerenter", "pointerdown", "pointercancel", "pointerleave")  # of a finger
     for event in scrolls:
         mine.dispatch_event(event, {"pointerType": "touch", "bubbles": event != "pointerenter"})
 

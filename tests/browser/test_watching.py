@@ -13,7 +13,7 @@ from .visitor import confirm, log_is, run_at, run_is, task, task_is
 
 Visit = Callable[..., Page]
 TALL = {"width": 1280, "height": 3000}
-"""Of a window in which the whole log is there."""
+"""The size of a window that shows the whole log."""
 
 
 def test_the_output_of_a_command_is_followed_as_it_comes(theatre: Theatre, visit: Visit) -> None:
@@ -96,7 +96,7 @@ def test_a_task_that_takes_steps_opens_into_them_as_they_are_taken(theatre: Thea
     steps = task(page, "order").get_by_role("region", name="Steps", exact=True)
     expect(steps).to_have_count(0)
     gate.let("first")
-    expect(steps.get_by_role("listitem")).to_have_count(2)  # they come without a transition
+    expect(steps.get_by_role("listitem")).to_have_count(2)  # steps come without a transition
     charged, passed = steps.get_by_role("listitem").all()
     expect(charged).to_contain_text("failed")
     expect(charged).to_contain_text("the <b>bank</b> is closed")
@@ -104,7 +104,7 @@ def test_a_task_that_takes_steps_opens_into_them_as_they_are_taken(theatre: Thea
     expect(passed).not_to_contain_text("first")
     passed.get_by_text("What came of it").click()
     expect(passed.get_by_role("region", name="Result of passes")).to_contain_text('"read": "first"')
-    expect(passed.get_by_role("region", name="Arguments of passes")).to_have_count(0)  # they are folded
+    expect(passed.get_by_role("region", name="Arguments of passes")).to_have_count(0)  # the arguments are folded
     passed.get_by_text("Arguments of passes").click()
     expect(passed.get_by_role("region", name="Arguments of passes")).to_contain_text(str(gate))
     charged.get_by_text("What came of it").click()

@@ -20,7 +20,7 @@ from callboard.errors import InvalidTransitionError, RequestIdReused
 from callboard.machines.lifecycles.fleet import JobState, JobStateMachine, WorkerState, WorkerStateMachine
 from callboard.runtime.snapshot import snapshot
 
-ONE: Any = "cluster"  # whatever has processes of its own
+ONE: Any = "cluster"  # any engine with processes of its own
 POOL = (Worker("w", engine=ONE, capacity=1),)
 
 
@@ -33,7 +33,7 @@ def body(name: str, **more: Any) -> Task:
 
 
 def trails(stage: KernelHarness) -> None:
-    """Each trail is one of its machine, and nothing else is wrong."""
+    """Check that each trail follows its machine, and that there are no findings."""
     for row in stage.kept.transitions:
         if row.from_state is not None and row.from_state != row.to_state:
             if row.kind == "worker":
@@ -45,7 +45,7 @@ def trails(stage: KernelHarness) -> None:
 
 
 def once(**failure: Any) -> Any:
-    """A body that ends so at first, and well after that."""
+    """A body whose first attempt ends so, and whose later attempts succeed."""
     left = [failure]
     return lambda call, entity: {"status": "failed", **left.pop()} if left else {}
 

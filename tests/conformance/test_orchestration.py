@@ -158,7 +158,7 @@ def test_the_derivation_does_not_depend_on_the_order_of_the_tasks(drawn: list[Si
     assert derived == derive_workstream_state(drawn[::-1])
 
 
-# -- the derivation against what really happened -----------------------------------------------------------------------
+# -- the derivation compared with real runs -----------------------------------------------------------------------
 
 SCRIPTS = {"flaky": fails_until(3), "bad": fails()}
 

@@ -67,7 +67,7 @@ def test_a_guard_only_reads_and_always_answers_the_same(machine: Machine, data: 
 @few
 @given(known=facts)
 def test_what_is_decided_after_a_failure_is_always_one_thing(machine: Machine, known: Any) -> None:
-    """Where a failure with guards on all its rows is fired or decided about, some way is open, or it is settled."""
+    """If all rows of a failure have guards, at least one guard passes, or the failure is final."""
     for state, declared in machine.states.items():
         if declared.phase != Phase.DECIDING:
             continue

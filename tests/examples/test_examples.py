@@ -137,9 +137,9 @@ def test_a_release_killed_in_the_middle_goes_on_where_it_was(run: Run, checkout:
         rows = journal.execute("SELECT entity_id, to_state, COUNT(*) FROM state_transitions GROUP BY 1, 2").fetchall()
     journal.close()
     count = {(str(entity).rpartition("/")[2], state): times for entity, state, times in rows}
-    for task in ("clean", "build", "unit-tests"):  # what had ended was not run again
+    for task in ("clean", "build", "unit-tests"):  # ended tasks were not run again
         assert count[task, "running"] == 1
-    assert count["soak-test", "running"] == 2  # what was interrupted was
+    assert count["soak-test", "running"] == 2  # the interrupted task was
 
 
 def test_a_pipeline_makes_one_report_of_fifty_files(run: Run, checkout: Path) -> None:

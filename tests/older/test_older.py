@@ -38,7 +38,7 @@ def database(postgres_server: PrivateServer) -> Iterator[str]:
 
 
 async def goes_on(address: str | Path, lifecycle: str | None) -> None:
-    """All that was begun ends, as this version would have it, and nothing that had ended is done again."""
+    """Check that all begun work ends by the rules of this version, and that no ended work is done again."""
     runtime = Runtime(address, lifecycle=lifecycle)
     runtime.task(shop.plane)
     with anyio.fail_after(300):

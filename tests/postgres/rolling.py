@@ -22,7 +22,7 @@ from callboard.runtime.journal.postgres import taking
 STEP = 0.3
 """Seconds of a short body."""
 LEASE = 600.0
-"""So long that nothing is had by waiting for its end, or for the next regular look."""
+"""A lease so long that neither its end nor the next regular check comes within a test."""
 DRAIN = 600.0
 taking.FAVOURED = 600.0
 

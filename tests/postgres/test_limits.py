@@ -41,7 +41,7 @@ ON_BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 PATIENCE = 60.0
 LEASE = 3.0
 BUSY = 60.0
-"""Seconds that a busy machine may take beside."""
+"""Seconds that a busy machine may take in addition."""
 COMMAND = (sys.executable, "-c", "import sys; from callboard.runtime.cli import main; sys.exit(main())")
 
 

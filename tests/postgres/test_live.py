@@ -1,4 +1,4 @@
-"""What bodies show on one node, in the tables of a PostgreSQL that are not logged."""
+"""The progress and text of bodies on one node, in the unlogged tables of a PostgreSQL."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def shows(task: TaskContext) -> None:
 
 
 def told_by(capsys: pytest.CaptureFixture[str], *args: str) -> str:
-    """Run the command line in this process; returns what it says."""
+    """Run the command line in this process; returns its output."""
     assert run_command(lambda: get_command(app)(list(args), prog_name="callboard")) == 0
     return capsys.readouterr().out
 
@@ -168,7 +168,7 @@ async def test_what_a_body_shows_is_seen_from_another_node_and_from_the_command_
             told = await anyio.to_thread.run_sync(partial(told_by, capsys, *command, "-j", emptied))
             assert "1 of 4 (25 %), reading with" in told
             assert "hunter" not in told
-        assert rows_of_text(emptied) == 0  # nobody listens
+        assert rows_of_text(emptied) == 0  # there is no listener
         stream = far.task("x").stream()
         text = str(await anext(stream))
         async with anyio.create_task_group() as group:

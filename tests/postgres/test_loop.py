@@ -62,11 +62,11 @@ async def test_nothing_asks_it_on_the_event_loop(postgres: str) -> None:
 
 
 class Slow:
-    """Questions of one thread or another that are not answered before the event loop has turned."""
+    """Queries in threads that get no answer before the event loop has turned."""
 
     def __init__(self) -> None:
         self.asked = 0
-        self.stood_still = False  # the event loop, while one was asked
+        self.stood_still = False  # whether the event loop stood still during a query
         self._turned = threading.Event()
 
     def asking(self, ask: Callable[..., Any]) -> Callable[..., Any]:

@@ -121,7 +121,7 @@ def test_a_silent_node_is_fenced_and_hears_of_it(cluster: PostgresNodes) -> None
 
 def test_a_node_that_the_database_has_forgotten_is_told_so(cluster: PostgresNodes) -> None:
     node = cluster.node("web-1")
-    cluster.run("DELETE FROM nodes")  # as an older copy of it has no row of it
+    cluster.run("DELETE FROM nodes")  # an older copy of the database has no row of this node
     with pytest.raises(
         LeaseLost, match=r"'web-1' is not known to .* any more: its database is another, or an older copy"
     ):
@@ -735,7 +735,7 @@ def test_what_was_taken_meanwhile_is_not_taken_again(cluster: PostgresNodes) -> 
     assert sorted(keys) == list(range(1, 31))
 
 
-# -- whose names are
+# -- the owners of names
 
 
 def test_a_name_is_reserved_once(cluster: PostgresNodes) -> None:
@@ -989,7 +989,7 @@ def test_breakers_of_nodes_that_are_gone_are_forgotten_after_a_day(cluster: Post
     waiting.now += 1000
     node.renew(0)
     assert cluster.run("SELECT as_json(record)->>'id' FROM breaker_records") == [("t@web-1",)]
-    assert cluster.one("SELECT count(*) FROM nodes") == 1  # the one before that had the name, too
+    assert cluster.one("SELECT count(*) FROM nodes") == 1  # the node before it that had the name, too
 
 
 def test_states_of_tools_that_nothing_names_any_more_are_forgotten(cluster: PostgresNodes) -> None:
@@ -1164,7 +1164,7 @@ def test_a_command_for_what_is_given_back_is_free_for_who_takes_it(cluster: Post
 
 
 def test_a_node_that_was_fenced_while_none_lives_is_told_that_and_nothing_else(cluster: PostgresNodes) -> None:
-    """Of what nobody has there is no share for no node: it was told of a division by zero first."""
+    """If no node lives, no share can be computed: before, the node got a division by zero."""
     node = cluster.node("web-1")
     cluster.commit(node, job(1))
     cluster.run("UPDATE nodes SET fenced = true")

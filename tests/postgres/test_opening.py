@@ -90,7 +90,7 @@ def test_a_journal_that_nodes_use_is_not_migrated(postgres: str) -> None:
 
 
 def test_nodes_that_were_killed_are_fenced_by_a_migration(postgres: str) -> None:
-    """None of the new version can be there before to fence them, and none of the old one has to be."""
+    """No node of the new version can run before to fence them, and no node of the old version has to run."""
     address = parse(postgres)
     migrate(address, [FIRST])
     with connect(address, "test") as connection:

@@ -177,7 +177,7 @@ def test_a_pool_that_has_no_session_left_is_told_of_in_time(pooled: Callable[...
 def test_without_a_pooler_what_is_asked_before_it_is_known_sets_nothing(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As two connections see it that a pooler gives one session: they are one connection here."""
+    """Both connections of the check are one connection here, as if a pooler gave them the same session."""
     address = parse(postgres)
     migrate(address)
     real = psycopg.connect(address.url, autocommit=True)

@@ -270,7 +270,7 @@ def test_a_program_that_was_stopped_blames_nobody_when_it_goes_on(tmp_path: Path
         wait_until(lambda: stopped(started.pid))
         (tmp_path / "ended").touch()
         wait_until(lambda: not runs(int((tmp_path / "pid").read_text())))
-        time.sleep(13)  # longer than any limit but that of the process: the time that passes is the point
+        time.sleep(13)  # longer than any limit except that of the process: this test needs real time
         started.send_signal(signal.SIGCONT)
         (tmp_path / "gate").write_text("open")
         out, err = started.communicate(timeout=LIMIT)

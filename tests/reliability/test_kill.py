@@ -1,6 +1,6 @@
 """A real process is killed with SIGKILL at random instants and started again, until its job is done.
 
-What is held: a task whose result was journaled never starts again; none is lost; no command of a killed runtime runs
+Checked are: a task whose result was journaled never starts again; no task is lost; no command of a killed runtime runs
 beside its successor; the auditor finds nothing.
 """
 
@@ -99,7 +99,7 @@ def test_a_command_that_outlived_its_runtime_is_killed_before_it_runs_again(tmp_
     program.kill()
     program.wait()
     first = int(pids.read_text().split()[0])
-    assert runs(first)  # it did outlive its runtime
+    assert runs(first)  # the process did outlive its runtime
     program = run_until(2)
     try:
         assert not runs(first)

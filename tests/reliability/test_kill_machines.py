@@ -1,7 +1,7 @@
-"""A process in which machines live is killed with SIGKILL; what fell due while it was down fires at the next start.
+"""A process with machines is killed with SIGKILL; events that fell due while it was down fire at the next start.
 
-What is held: it fires before anything that was sent meanwhile is taken, once, however often the start itself is killed;
-its callback runs; the auditor finds nothing.
+Checked are: such an event fires once, before any event that was sent meanwhile, however often the start itself is
+killed; its callback runs; the auditor finds nothing.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_what_fell_due_while_the_process_was_dead_fires_at_its_start_and_once(tm
         True,
     )  # it came too late
     kill(victim)
-    told_before = "over" in lines(tmp_path)[:before]  # one of those that were killed was through with it
+    told_before = "over" in lines(tmp_path)[:before]  # one of the killed processes had done it
     assert lines(tmp_path)[before] in ({"open None"} if told_before else {"open failed", "over"})
     assert steps(tmp_path) == ["create", "ENQUEUE", "START", "RECOVER", "FAIL"]
     for command in (("check", "--journal", "state.db"), ("audit", "transitions.jsonl")):

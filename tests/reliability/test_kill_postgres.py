@@ -1,8 +1,8 @@
 """Nodes on PostgreSQL are killed with SIGKILL at every kind of moment: one that is alone, and one of two.
 
-The scene, its deaths and what must hold then are those of the sweep over a file (`test_kill_sweep.py`); what two nodes
-are is in `kills/pairs.py`. A fixed part runs by default. For an hour, half of it each:
-`CALLBOARD_LABORATORY=1 pytest tests/reliability/test_kill_postgres.py -s`.
+The scene, the kills and the rules are those of the sweep over a file (`test_kill_sweep.py`); `kills/pairs.py` runs two
+nodes. A fixed part runs by default. To run it for an hour, half of the time for each: `CALLBOARD_LABORATORY=1 pytest
+tests/reliability/test_kill_postgres.py -s`.
 """
 
 from __future__ import annotations

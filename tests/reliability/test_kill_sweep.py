@@ -1,7 +1,8 @@
 """A real process is killed with SIGKILL at every kind of moment, hundreds of times, and started again each time.
 
-What is killed, where, and what must hold then, is in `kills/`: `scene.py`, `death.py`, `verdict.py`. A fixed part of
-it runs by default. For an hour and a half: `CALLBOARD_LABORATORY=1.5 pytest tests/reliability/test_kill_sweep.py -s`.
+The killed program, the points of the kills and the rules are in `kills/`: `scene.py`, `death.py`, `verdict.py`. A fixed
+part runs by default. To run it for an hour and a half: `CALLBOARD_LABORATORY=1.5 pytest
+tests/reliability/test_kill_sweep.py -s`.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ def whole(place: Path) -> tuple[set[str], set[str]]:
             assert reader.workstreams(job)
             assert list(reader.transitions(job_id=job))
         for archived in reader.archived():
-            # What was taken out is in its file, to the last line. (The folder was copied: the file lies beside.)
+            # Each job that was moved out is in its file, to the last line. (The folder was copied: the file lies
+            # beside.)
             lines = (place / "state.db.archive" / Path(archived.file).name).read_bytes().splitlines()
             first = json.loads(lines[0])["archive"]
             assert first["transitions"] == len(lines) - 1
@@ -111,7 +113,7 @@ def counted(kills: int, death: Death) -> int:
 
 JOBS = {"one", "two", "one/b/sub", "two/b/sub", "stays"}
 STRIDE = 1 if HOURS else 30
-"""Of so many lines, and steps of SQLite, one is tried."""
+"""One of so many lines, and of so many steps of SQLite, is tried."""
 
 
 def test_killed_while_it_archives_every_job_is_whole_in_the_journal_or_in_its_file(
@@ -175,7 +177,7 @@ def test_killed_while_its_file_is_made_or_migrated_the_next_start_makes_it_whole
 
 
 def half_made(place: Path, *, new: bool) -> None:
-    """Hold what a kill has left of the file: no journal yet, or one of some version, with all that this one has."""
+    """Check the file after a kill: no journal yet, or a journal of some version that has all its parts."""
     try:
         SqliteReader(place / "state.db").close()
     except JournalMissing:

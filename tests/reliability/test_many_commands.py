@@ -37,7 +37,7 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"command": ["false"]},
     {"command": "kill -9 $$", "shell": True},
     {"command": "yes | head -c 200000 || true", "shell": True},
-    {"command": "sleep 600 & exit 0", "shell": True},  # leaves one in its group
+    {"command": "sleep 600 & exit 0", "shell": True},  # leaves a process in its group
     {"command": ["no-such-program-anywhere"]},
     {"command": ["sleep", "600"], "timeout": 0.2, "kill_grace": 5},
     {"command": "trap '' TERM; sleep 600 & sleep 600", "shell": True, "timeout": 0.2, "kill_grace": 0.05},
@@ -218,7 +218,7 @@ async def test_a_command_that_closes_its_output_is_over_when_it_exits(tmp_path: 
 
 @pytest.fixture
 def reaper() -> Iterator[None]:
-    """A host that reaps whatever ends, as old servers do."""
+    """A host that reaps every ended process, as old servers do."""
 
     def reap(*_: object) -> None:
         with contextlib.suppress(ChildProcessError):

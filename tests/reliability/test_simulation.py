@@ -1,7 +1,7 @@
 """The simulation of the runtime: a fixed number of seeds, the corpus, and the bugs that it must find.
 
-A failing seed is run again, with its trace, by the command that the failure prints; `--smaller` drops what is not
-needed for the finding.
+A failing seed is run again, with its trace, by the command that the failure prints; `--smaller` drops the parts that
+the finding does not need.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.laboratory
 
 ROOT = Path(__file__).parents[2]
 WHOLE_SEEDS = 40
-"""Of each kind, on the whole runtime."""
+"""The number of seeds of each kind, on the whole runtime."""
 SOURCES = ("machines", "actors", "runtime")
 
 

@@ -22,7 +22,7 @@ def _small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fan(count: int, **first: Any) -> Workstream:
-    """So many tasks that wait for one, one that waits for the last of them, and one that cleans up."""
+    """`count` tasks that depend on one task, a task that depends on the last of them, and a clean-up task."""
     return flow(
         task("first", **first),
         *(task(f"t{number}", "first") for number in range(count)),
@@ -45,7 +45,7 @@ def failing(count: int = MANY, *, copies: bool = False, **first: Any) -> KernelH
 
 
 def end(stage: KernelHarness, status: str = "failed", *, turns: int | None = None) -> None:
-    """End the first one, and run what comes of it; only so many turns of it, where that is said."""
+    """End the first task, and run the turns that follow from it; at most `turns` of them, if given."""
     stage.end(stage.token("first"), status, error=None if status == "ok" else "boom")
     while stage.inputs and turns != 0:
         stage.kernel.run(stage.inputs.popleft())
@@ -53,7 +53,7 @@ def end(stage: KernelHarness, status: str = "failed", *, turns: int | None = Non
 
 
 def ended(stage: KernelHarness) -> dict[str, int]:
-    """How many tasks are in each state."""
+    """The number of tasks in each state."""
     states = list(stage.states().values())
     return {state: states.count(state) for state in sorted(set(states))}
 
@@ -125,7 +125,7 @@ def test_a_turn_that_is_undone_between_the_parts_loses_none(monkeypatch: pytest.
     monkeypatch.setitem(WorkstreamActor.receivers, Continue, broken)
     end(stage)
     assert raised
-    assert stage.state() == "failed"  # for what its own turn raised
+    assert stage.state() == "failed"  # because its own turn raised
     assert "pending" not in ended(stage)
     assert stage.audit() == []
 
@@ -134,7 +134,7 @@ def test_another_entitys_turn_that_is_undone_between_the_parts_loses_none() -> N
     stage = failing(optional=True)
     end(stage, turns=1)
     assert ended(stage)["pending"] > CHUNK
-    stage.inputs.clear()  # the consequences that had still to come are lost
+    stage.inputs.clear()  # the inputs that had still to be handled are lost
     stage.kernel.recovery.rebuild()
     stage.send(REBUILT)
     assert stage.state() == "completed"
@@ -148,6 +148,6 @@ def test_a_cancel_between_the_parts_cancels_those_that_are_left() -> None:
     stage.cancel(stage.kernel.jobs["job"])
     states = ended(stage)
     assert stage.state() == "cancelled"
-    assert states["skipped"] <= 2 * CHUNK  # one part, and the next, which had been asked for
+    assert states["skipped"] <= 2 * CHUNK  # one chunk, and the next one, which was requested already
     assert states["cancelled"] >= MANY - 2 * CHUNK
     assert stage.audit() == []

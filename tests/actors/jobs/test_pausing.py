@@ -290,7 +290,7 @@ TOOLS = {"t": Tool(breaker=Breaker(failure_threshold=1, cooldown=60))}
 
 
 def ill(capacity: int, **scripts: Any) -> KernelHarness:
-    """A stage whose tool is ill; "mine" of the job "job" waits for it, then "theirs" of another."""
+    """A stage whose tool is not healthy; "mine" of the job "job" waits for it, then "theirs" of another job."""
     stage = KernelHarness(workers=(Worker("w", engine="loop", capacity=capacity),))
     stage.scripts |= {"bad": fails(), "run": hangs, **scripts}
     stage.submit(Workstream("opens", tasks=[task("bad", tool="t")], tools=TOOLS), "opener")

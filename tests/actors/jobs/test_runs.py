@@ -51,7 +51,7 @@ def test_a_retry_runs_what_did_not_complete_and_carries_over_what_did() -> None:
     assert second["a"].result == "a"
     assert second["a"].reason == "carried over from job@1/a"
     after = {record.id: record for record in stage.kept.of(TaskRecord) + stage.kept.of(WorkstreamRecord)}
-    assert {name: after[name] for name in before} == before  # what has ended is never changed
+    assert {name: after[name] for name in before} == before  # ended records are never changed
     assert stage.path("job") == [*["submitted", "pending", "running", "failed"], *["submitted", "pending", "running"],
                                  "completed"]  # fmt: skip
     created = next(t for t in stage.kept.transitions if t.entity_id == "job" and t.run == 2)
@@ -375,7 +375,7 @@ def go_on(stage: KernelHarness, job: JobActor) -> None:
 
 
 def of_two(**more: Any) -> Workstream:
-    """`b` runs beside `a`; what fails is tried again by a next run."""
+    """`b` runs beside `a`; a failed task is tried again by the next run."""
     return flow(task("a", **more), task("b"), retry=Retry(max_attempts=3, base_delay=10, jitter=0))
 
 
@@ -414,7 +414,7 @@ def permanent(stage: KernelHarness) -> None:
 
 
 def permanent_while_it_stops(stage: KernelHarness) -> None:
-    """Another task has failed first, by what may pass; this one ends while the run is being stopped."""
+    """Another task has failed first, with a transient error; this task ends while the run is being stopped."""
     stage.scripts |= {"b": hangs, "a": hangs}
     stage.submit(flow(task("a", cancel_hooks=[]), task("b"), retry=Retry(max_attempts=3, base_delay=10)))
     stage.end(stage.token("a"), "failed", error="never", error_type="P", permanent=True)
@@ -448,7 +448,7 @@ def test_what_a_person_stopped_and_what_no_other_try_can_help_is_not_begun_again
     assert (job_record(stage).state, job_record(stage).final) == ("failed", True)
     last = next(t for t in stage.kept.transitions if t.entity_id == "job" and t.to_state == "failed")
     assert "task 'a'" in (last.metadata or {})["no_other_try"]
-    again(stage)  # a person's word is another matter
+    again(stage)  # a person's command runs it again
     assert job_record(stage).runs == 2
 
 
@@ -512,6 +512,6 @@ def test_an_optional_task_that_a_person_cancelled_stays_cancelled_in_runs_that_b
         assert its["a"].reason == "asked to"
     assert stage.audit() == []
     stage.scripts.clear()
-    again(stage)  # a person wants all of it
+    again(stage)  # a person's command runs all of it again
     assert {str(record.state) for record in of_run(stage, 4).values()} == {"completed"}
     assert stage.audit() == []

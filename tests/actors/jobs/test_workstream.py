@@ -19,7 +19,7 @@ def after(name: str, *others: str, **more: Any) -> Task:
 
 # -- how a task's end counts -------------------------------------------------------------------------------------------
 
-# how "a" ends; whether it is optional; what becomes of a task that depends on it, of one after it; and of the whole
+# how "a" ends; whether it is optional; the ends of a task that depends on it, of a task after it, and of the workstream
 ENDS = [
     ("completed", False, "completed", "completed", "completed"),
     ("completed", True, "completed", "completed", "completed"),
@@ -361,7 +361,7 @@ def test_cancelled_in_the_middle_of_a_start_in_many_turns() -> None:
     stage.submit_silently(flow(*(task(f"t{n}") for n in range(1200))))
     job = stage.kernel.jobs["job"]
     stage.kernel.run(stage.inputs.popleft())
-    assert len(stage.states()) == 1000  # the others come in a turn of their own
+    assert len(stage.states()) == 1000  # the other tasks are created in a separate turn
     assert stage.task("t0").state == "pending"
     stage.cancel_silently(job.stream, force=False)
     assert isinstance(stage.command_silently(job.stream), InvalidTransitionError)
@@ -482,7 +482,7 @@ def test_its_hooks(end: str, event: str) -> None:
 
 
 def effort(spec: Any) -> tuple[int, int]:
-    """How many turns and messages a run takes."""
+    """The numbers of turns and messages of a run."""
     stage = KernelHarness(copies=False)
     sent = 0
     send = stage.kernel.send

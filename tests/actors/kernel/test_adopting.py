@@ -158,7 +158,7 @@ def test_nothing_that_is_taken_over_begins_before_all_of_it_was_told_so() -> Non
     dead.submit(flow(task("b")), "two")
     here.time = dead.time + 100
     here.scripts["b"] = hangs
-    here.take_over(dead.kept)  # the wait is over, which has the scheduler look while "two" is still to be told
+    here.take_over(dead.kept)  # the wait is over: the scheduler matches before "two" gets its message
     assert (here.state("one"), here.task("b", "two").state) == ("completed", "running")
     here.end(here.task("b", "two").token)
     here.settle()

@@ -378,7 +378,7 @@ def test_a_breaker_whose_turn_raised_looks_again_after_another_cooldown() -> Non
 
 
 def test_a_rebuild_changes_nothing_that_is_true() -> None:
-    """Derived anew in the middle of everything, all goes on as if nothing had been."""
+    """All derived state is rebuilt in the middle of a run, and the run goes on unchanged."""
     from tests.actors.kernel.test_recovery import RUNS, check_consistent, settled
 
     for make in RUNS:

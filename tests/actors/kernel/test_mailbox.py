@@ -14,7 +14,7 @@ from callboard.actors.messages.inputs import WaitOver
 
 
 class Kernel:
-    """What a mailbox needs of the kernel: it notes who was woken."""
+    """The parts of the kernel that a mailbox uses: it notes which bodies were woken."""
 
     def __init__(self) -> None:
         self.number = count(1_000).__next__

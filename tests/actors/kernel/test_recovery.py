@@ -391,7 +391,7 @@ def check_consistent(stage: KernelHarness) -> None:
         assert record.lost_attempts <= record.max_losses
         ends = [a.end for a in stage.kept.of(AttemptRecord) if a.task == record.key]
         assert len(ends) == record.attempt
-        assert ends.count("succeeded") <= 1 + record.granted  # one more may follow what did not pass its checks
+        assert ends.count("succeeded") <= 1 + record.granted  # one more may follow failed checks
         assert ends.count("lost") == record.lost_attempts
         assert ends.count("failed") + ends.count("timed_out") == record.failed_attempts
         assert None not in ends
@@ -434,7 +434,7 @@ class InjectedError(RuntimeError):
 
 
 def sabotage(stage: KernelHarness, at: int) -> list[str]:
-    """Let the receive number `at` (from 1) raise, after it has done its work. Returns who raised, when it has."""
+    """Let the receive number `at` (from 1) raise, after it has done its work. Returns the entities that raised."""
     from callboard.actors.kernel.kernel import Kernel
 
     count = 0
@@ -495,7 +495,7 @@ def test_raising_at_every_message(
     while True:
         at += 1
         stage = KernelHarness(scripts=dict(scripts))
-        stage.submit(flow(task("bystander", timeout=100_000)), "other")  # over before anything happens
+        stage.submit(flow(task("bystander", timeout=100_000)), "other")  # completed before the first fault
         stage.scripts["witness"] = hangs
         stage.submit(flow(task("witness", timeout=100_000)), "witness")
         raised = sabotage(stage, at)
@@ -526,7 +526,7 @@ def test_raising_at_every_message(
 
 
 def test_what_another_task_does_wrong_is_that_tasks_fault() -> None:
-    """The end of "a" frees the slot for "b", which raises when it is given it: "a" is completed all the same."""
+    """The end of "a" frees the slot for "b". "b" raises when it gets the slot: "a" is completed all the same."""
     stage = KernelHarness(workers=(Worker("w", engine="loop", capacity=1),))
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a"), task("b", optional=True), task("c")))

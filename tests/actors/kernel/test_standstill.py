@@ -16,7 +16,7 @@ def running(**more: object) -> KernelHarness:
 
 
 def unread(stage: KernelHarness, status: str = "ok") -> None:
-    """Have the body's end be there as soon as anything is read, and after the timers that are late."""
+    """Make the body's end an unread input, which is read after the late timers."""
     stage.inputs.append(CallEnded(stage.token("a"), status))
 
 

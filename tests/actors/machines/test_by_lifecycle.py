@@ -110,7 +110,7 @@ def test_the_workload_runs_by_it_and_its_trace_is_one_of_its_table(name: str) ->
         if stage.task(one).state == "held":
             stage.command(stage.actor(one), Approve("ana"))
     stage.advance(500)
-    assert stage.task("flaky").state == "completed" or name == "pipeline"  # which fails at the first bad end
+    assert stage.task("flaky").state == "completed" or name == "pipeline"  # `pipeline` fails at the first bad end
     assert stage.task("first").state == "completed"
     assert stage.over == ["job"]
     assert clean(stage) == []
@@ -622,7 +622,7 @@ ONLY_FROM_WORK = Machine(
     ),
     transitions=(T("open", "take", "working"), T("working", "finish", "done"), T("working", "lose", "lost")),
 )
-"""Of a lifecycle that knows no end of what has not begun."""
+"""The machine of a lifecycle that has no end for tasks that have not begun."""
 OF_OTHERS = [*NAMES, "from work", "few"]
 IN_STATES: dict[str, dict[str, Any]] = {
     "pending": {"depends_on": ["slow"]},
@@ -637,7 +637,7 @@ IN_STATES: dict[str, dict[str, Any]] = {
 
 
 def beside(name: str, state: str, *more: Task) -> KernelHarness:
-    """A task x by a lifecycle, in a state, in a workstream by the runtime's own."""
+    """A task `x` by this lifecycle, in this state, in a workstream by the runtime's own lifecycle."""
     own = Lifecycle("from work", "task", ONLY_FROM_WORK, {})
     scripts = {"slow": hangs, "x.check": hangs, "x": fails() if state in {"retrying", "circuit_open"} else hangs}
     if state == "validating":
@@ -731,7 +731,7 @@ def test_of_very_many_ends_that_are_handed_over_at_once_a_hundred_are_told_and_t
     assert stage.state("job") == "cancelled"
     (told,) = [row.metadata or {} for row in stage.kept.transitions if "decided" in (row.metadata or {})]
     rows = Counter(row.entity_id for row in stage.kept.transitions if row.kind in {"task", "workstream"})
-    without = [entity_id for entity_id, count in rows.items() if count == 1]  # what has only its beginning
+    without = [entity_id for entity_id, count in rows.items() if count == 1]  # the entities with only their creation
     assert (len(told["decided"]), told["decided_more"]) == (100, len(without) - 100)
     assert clean(stage) == []
 
@@ -958,7 +958,7 @@ BY_MACHINE_ACTORS = {
     "pipeline.workstream: S_FAILED retry_eligible [retry count below max retries] S_RETRYING",
     "pipeline.workstream: S_RETRYING retry_attempt S_RUNNING",
 }
-"""The rows that only a `MachineActor` takes (test_published_machines.py). That all are taken is for the plugin."""
+"""The rows that only a `MachineActor` takes (test_published_machines.py). The plugin checks that all rows are taken."""
 
 
 def test_the_runtimes_actors_take_all_rows_but_those_of_machine_actors_only(monkeypatch: pytest.MonkeyPatch) -> None:

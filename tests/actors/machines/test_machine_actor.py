@@ -188,7 +188,7 @@ def test_callbacks_are_rows_of_the_outbox_that_commit_with_their_transition(stag
         "beats": 0}, "job_id": None,
     }  # fmt: skip
     again = stage.after_crash()
-    assert [row.tries for row in again.hooks] == [1, 1, 1, 1]  # those that had not been done run again
+    assert [row.tries for row in again.hooks] == [1, 1, 1, 1]  # the callbacks that had not ended run again
     assert again.kept.of(OutboxRow) == []
 
 

@@ -69,7 +69,7 @@ def way_to(machine: Machine, state: str) -> list[Step]:
 
 
 def drive(stage: KernelHarness, name: str, machine: Machine, steps: list[Step]) -> Iterator[Transitioned]:
-    """Have an actor of the machine take these steps: the facts of each are said by the event before."""
+    """Make an actor of the machine take these steps: the event before each step sets the facts for it."""
     functions: dict[str, Any] = {f"m:{machine.name.upper()}": machine, "m:Known": Known}
     spawn(stage, name, kind(machine, Known, functions=functions), steps[0][1])
     following: list[Known | None] = [facts for _, facts in steps[1:]]

@@ -23,7 +23,7 @@ from callboard.runtime.journal.cluster import lease_of
 
 
 class Like:
-    """As numpy's numbers are: it becomes a float, and is none."""
+    """Like numpy's numbers: it can be converted to a float, but is no float."""
 
     def __float__(self) -> float:
         return 1.0

@@ -469,7 +469,8 @@ def test_a_held_workstream_recovers_and_expires_while_it_is_down() -> None:
     assert protected(hold=Approval(expires=600)).after_crash(down=600).state() == "cancelled"
 
 
-# -- what people are told who come too late ----------------------------------------------------------------------------
+# -- the answers to decisions that come too late
+# ----------------------------------------------------------------------------
 
 
 def test_a_decision_that_is_not_taken_says_what_was_decided_and_what_to_do() -> None:

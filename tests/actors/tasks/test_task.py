@@ -98,7 +98,7 @@ def later(after: float = 77.0) -> Script:
 
 
 def in_turn(*scripts: Script) -> Script:
-    """One script after another; success once all of them were."""
+    """One script for each attempt; the attempts after these succeed."""
     left = iter(scripts)
     return lambda call, entity: script(call, entity) if (script := next(left, None)) is not None else {}
 
@@ -129,7 +129,7 @@ def test_deferrals_have_a_count_of_their_own_after_which_they_are_failures_as_ot
     record = stage.task("a")
     assert (record.state, record.deferrals, record.failed_attempts) == ("failed", 3, 2)
     assert [a.end for a in stage.attempts("a")] == ["deferred"] * 3 + ["failed"] * 2
-    assert record.finished_at == began + 4 * 77  # the delay that it asks for holds for those, too
+    assert record.finished_at == began + 4 * 77  # the requested delay applies to these, too
 
 
 def test_where_nothing_may_be_deferred_it_is_a_failure_that_names_its_delay() -> None:
@@ -362,7 +362,8 @@ def test_the_usual_limit_of_an_attempt_is_five_minutes() -> None:
     assert stage.task("a").state == "failed"
 
 
-# -- a body that does not go -------------------------------------------------------------------------------------------
+# -- a body that does not end
+# -------------------------------------------------------------------------------------------
 
 
 def test_a_body_that_does_not_stop_is_abandoned_after_the_grace() -> None:
@@ -649,7 +650,7 @@ def test_a_check_has_thirty_seconds_unless_it_says_otherwise() -> None:
 
 
 def put_into(state: str) -> KernelHarness:
-    """A stage whose task "a" is in a state."""
+    """A stage whose task "a" is in this state."""
     stage = KernelHarness()
     spec = flow(task("a", "gate"), task("gate"))
     match state:

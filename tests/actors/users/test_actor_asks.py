@@ -186,7 +186,7 @@ async def test_asks_to_an_actor_that_stops_fail_at_once() -> None:
             await anyio.wait_all_tasks_blocked()
             ref.stop()
             gate.opened.set()
-        results.sort(key=str)  # whose task runs first is the event loop's affair
+        results.sort(key=str)  # the event loop decides which task runs first
         assert isinstance(results[0], ActorStopped)
         assert results[1] == "through"
         with pytest.raises(ActorStopped):
@@ -505,7 +505,7 @@ async def test_a_stop_lets_the_message_in_hand_end_and_what_takes_too_long_is_ab
             bench.clock.advance(2.9)
             await anyio.wait_all_tasks_blocked()
             assert not slow.stopped
-            bench.clock.advance(0.2)  # the last started has had its time; only now is the first one stopped
+            bench.clock.advance(0.2)  # the last started child is over its limit; only now the first one stops
             await anyio.wait_all_tasks_blocked()
             assert slow.stopped
             bench.clock.advance(4)

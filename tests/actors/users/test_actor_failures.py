@@ -30,7 +30,7 @@ class Scale(Actor):
 
 
 class Reader(Actor):
-    """Cannot begin."""
+    """An actor whose `started` raises."""
 
     def started(self, ctx: Context) -> None:
         raise OSError("no reader is plugged in")
@@ -368,7 +368,8 @@ def test_so_many_failures_are_kept_and_no_more() -> None:
     assert len(failures._last) == FAILURES_KEPT
 
 
-# -- where it is told --------------------------------------------------------------------------------------------------
+# -- where failures are reported
+# --------------------------------------------------------------------------------------------------
 
 
 async def test_it_is_a_notice_an_event_and_a_number(anyio_backend_name: str) -> None:
@@ -418,4 +419,4 @@ async def test_where_nothing_is_configured_it_is_on_standard_error_with_its_trac
     assert told.out == ""
     assert "callboard: actor_failed: actor scale failed on a message of type str: OSError: the scale is" in told.err
     assert "callboard: actor_restarted: actor scale was built anew" in told.err
-    assert told.err.count('raise OSError("the scale is broken")') == 1  # not with what comes of it as well
+    assert told.err.count('raise OSError("the scale is broken")') == 1  # and not a second time with its consequence

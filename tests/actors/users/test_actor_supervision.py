@@ -143,7 +143,7 @@ def test_a_family_counts_its_restarts_together() -> None:
     children[0].tell(boom)
     bench.after(1)
     children[2].tell(boom)
-    bench.after(1)  # one too many: the parent fails by it, and is built anew, without children
+    bench.after(1)  # one restart too many: the parent fails, and is built anew, without children
     assert all(ref.stopped for ref in children)
     assert not parent.stopped
     assert [event for event in bench.record if event[1] == "stopped"][-3:] == [

@@ -185,7 +185,7 @@ def test_ctrl_c_ends_the_program_whatever_it_interrupts(backend: str, where: str
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
         program.send_signal(signal.SIGINT)
-        while backend == "asyncio":  # whose first one waits for the loop; and two that come at once are one
+        while backend == "asyncio":  # asyncio defers the first signal, and two that come at once count as one
             with contextlib.suppress(subprocess.TimeoutExpired):
                 program.wait(timeout=1)
                 break

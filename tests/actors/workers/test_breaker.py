@@ -219,7 +219,7 @@ def test_a_failing_probe_that_parks_when_exhausted_does_not_probe_for_ever() -> 
     stage.advance(60)
     assert (stage.task("a").parked, stage.task("a").attempt) == ("exhausted", 1)
     stage.advance(100_000)
-    assert stage.task("a").attempt == 2  # the one more that it was granted
+    assert stage.task("a").attempt == 2  # the one further attempt that it was granted
     assert stage.task("a").granted == 1
     assert stage.audit() == []
 
@@ -237,7 +237,7 @@ def test_the_permit_comes_back_and_the_next_one_gets_it(how: str) -> None:
         case "lost":
             stage.end(stage.token("a"), "cancelled")
             stage.settle()
-            assert stage.task("a").state == "running"  # it was lost and not a failure: it may probe again
+            assert stage.task("a").state == "running"  # a lost attempt is no failure: it may probe again
             assert stage.task("a").lost_attempts == 1
             assert stage.steps("a")[-3:] == ["circuit_open", "half_open", "running"]
             return
@@ -416,7 +416,7 @@ def test_a_tool_without_trouble_writes_nothing() -> None:
 
 
 def blocked(how: str) -> tuple[KernelHarness, list[Task], dict[str, Any]]:
-    """A stage on which `a` could not start for hours, what it consists of, and what its workstream says."""
+    """A stage on which `a` could not start for hours, the task, and the settings of its workstream."""
     workers = (Worker("loop", engine="loop", capacity=9), Worker("busy", engine="command", capacity=1))
     stage = KernelHarness(workers=workers)
     stage.scripts["hog"] = hangs
@@ -594,7 +594,7 @@ def test_how_a_probe_that_has_waited_ends_counts_for_the_same_period(how: str, g
     if good:
         assert stage.task("c").state == "running"
     else:
-        assert stage.task("a").state == "retrying"  # an ordinary failure: it was the probe no longer
+        assert stage.task("a").state == "retrying"  # an ordinary failure: it was no longer the probe
         assert stage.task("b").state == "running"
         stage.end(stage.token("b"))  # it began before
         stage.settle()

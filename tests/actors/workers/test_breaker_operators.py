@@ -27,7 +27,7 @@ def breaker(stage: KernelHarness) -> BreakerActor:
 
 
 def half_open(*more: Task) -> KernelHarness:
-    """A stage whose breaker lets the first of these tasks see, which goes on."""
+    """A stage whose breaker lets the first of these tasks probe the tool; this probe still runs."""
     stage = opened(*more)
     stage.scripts[more[0].name] = hangs
     stage.advance(60)
@@ -291,7 +291,7 @@ def test_a_probe_with_an_error_that_is_ignored_gives_the_permit_back_and_waits_a
     stage.scripts |= {"a": odd, "b": hangs}
     stage.advance(60)
     assert stage.steps("a")[-3:] == ["half_open", "running", "retrying"]
-    assert stage.task("b").state == "running"  # the permit is its now
+    assert stage.task("b").state == "running"  # `b` has the permit now
     assert stage.breaker.state == "half_open"
     stage.advance(1)
     assert stage.task("a").state == "circuit_open"
@@ -335,7 +335,8 @@ def test_the_same_error_repeated_too_often_and_a_permanent_one_end_the_attempts(
     assert stage.audit() == []
 
 
-# -- more than are told in one turn ------------------------------------------------------------------------------------
+# -- more tasks than get a message in one turn
+# ------------------------------------------------------------------------------------
 
 CHUNK = 50
 MANY = 4 * CHUNK + 7
@@ -423,7 +424,7 @@ def test_a_thousand_parked_tasks_cost_nothing() -> None:
     stage = crowd(1_000)
     stage.command(breaker(stage), TripBreaker("for long", cooldown=3600))
     inputs, timers = len(stage.kept.turns), [timer for _, _, timer, fire in stage.timers if timer.armed]
-    assert len(timers) == 2  # the cooldown's, and the limit of what runs
+    assert len(timers) == 2  # that of the cooldown, and that of the running task's limit
     stage.advance(3599)
     assert len(stage.kept.turns) == inputs
 

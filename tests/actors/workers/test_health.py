@@ -15,7 +15,7 @@ from callboard.actors.records.entities import WorkerRecord
 from callboard.actors.spec.model import Approval, HealthChecks, Task, Worker
 from callboard.actors.users.strategy import Supervision
 
-OWN: Any = "cluster"  # whatever has processes of its own
+OWN: Any = "cluster"  # any engine with processes of its own
 ONE = (Worker("p", engine=OWN, capacity=1),)
 TWO = (Worker("p", engine=OWN, capacity=2),)
 PAIR = (Worker("p", engine=OWN, capacity=1), Worker("q", engine=OWN, capacity=1))
@@ -143,7 +143,7 @@ def test_one_that_cannot_answer_and_works_is_told_as_busy_until_it_answers_itsel
 
 
 def test_it_is_known_within_the_intervals_and_the_patience() -> None:
-    """However unlucky the moment: just after an answer."""
+    """Even if the worker freezes just after an answer."""
     stage = running()
     stage.advance(10)
     frozen_at = stage.time
@@ -323,7 +323,7 @@ def test_an_answer_from_before_a_body_was_killed_does_not_make_it_a_stray() -> N
 def test_an_idle_one_is_asked_too_once_it_has_run_something() -> None:
     stage = KernelHarness(workers=ONE)
     stage.advance(1000)
-    assert stage.probes == [("p", 1)]  # when it was started; there is nothing to ask as long as it has run nothing
+    assert stage.probes == [("p", 1)]  # at its start; a worker that has run nothing is not probed again
     stage.submit(flow(body("a")))
     assert stage.path("p#1")[-1] == "idle"
     freeze(stage)

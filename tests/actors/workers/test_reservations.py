@@ -99,7 +99,7 @@ def test_nobody_else_has_a_reserved_slot_and_its_job_may_have_more() -> None:
     assert sum(state == "running" for state in stage.states("two").values()) == 4
     stage = stage_of(4)
     stage.submit(wants(1, "a", "b", "c", "d"), "one")
-    assert running(stage) == 4  # a floor, not a cap
+    assert running(stage) == 4  # `worker_count` is a minimum, and no maximum
 
 
 def test_a_slot_that_comes_free_goes_back_to_its_reservation() -> None:
@@ -383,7 +383,7 @@ def test_a_crash_anywhere_in_random_trees_leaves_nothing_that_does_not_end(seed:
 # -- slots that are not there any more ---------------------------------------------------------------------------------
 
 TWO = (Worker("p", engine="loop", capacity=2), Worker("q", engine="loop", capacity=2))
-OWN: Any = "cluster"  # whatever has processes of its own
+OWN: Any = "cluster"  # any engine with processes of its own
 
 
 def big_waits(workers: tuple[Worker, ...] = TWO, engine: Any = "loop") -> KernelHarness:
@@ -515,7 +515,7 @@ def test_after_a_restart_it_is_found_out_anew_whether_there_are_workers(down: fl
 
 
 def lines_to_wake(count: int, *, tool: str | None = None) -> int:
-    """Lines of the library that run while so many bodies that waited want the slot of their worker back, and end."""
+    """The number of executed lines of the library while so many waiting bodies get their slots back, and end."""
     stage = stage_of(1)
     jobs = [f"j{number}" for number in range(count)]
     for job in jobs:  # each begins in the slot that the one before has lent

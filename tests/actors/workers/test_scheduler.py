@@ -27,7 +27,7 @@ def test_first_come_first_served() -> None:
 @pytest.mark.parametrize("capacity", [1, 2, 6])
 @pytest.mark.parametrize("lifecycle", [None, "pipeline", "guarded", "orchestration"])
 def test_tasks_of_several_tools_come_in_the_order_of_their_list(lifecycle: str | None, capacity: int) -> None:
-    """Also where a lifecycle publishes no row for the queue, so that all came to their places at one number."""
+    """Also if a lifecycle publishes no row for the queue, so that all tasks got their places at the same number."""
     stage = KernelHarness(workers=one(capacity), lifecycles=Lifecycles(default=lifecycle) if lifecycle else None)
     names = ("a1", "b1", "a2", "b2", "a3", "b3")
     stage.submit(flow(*(task(name, tool=name[0]) for name in names)))
@@ -125,7 +125,7 @@ def most_at_once(stage: KernelHarness, ids: set[str]) -> int:
 
 
 def run_all(stage: KernelHarness) -> None:
-    """End what runs, one after the other, until nothing does."""
+    """End the running tasks one after the other, until none runs."""
     while stage.running:
         stage.end(next(iter(stage.running)))
         stage.settle()
@@ -151,7 +151,7 @@ def test_the_limit_of_a_tool_holds_over_all_workstreams() -> None:
         names = [f"{job}{n}" for n in range(4)]
         stage.scripts |= dict.fromkeys(names, hangs)
         stage.submit(flow(*(task(name, tool="t") for name in names), task(f"{job}-free"), tools=tools), job)
-    assert stage.states("a")["a-free"] == "completed"  # what needs no tool does not wait behind what does
+    assert stage.states("a")["a-free"] == "completed"  # a task without a tool does not wait behind tasks with one
     assert [name for name in stage.bodies() if "free" not in name] == ["a0", "a1"]
     run_all(stage)
     assert most_at_once(stage, {f"{job}@1/{job}{n}" for job in "ab" for n in range(4)}) == 2
@@ -216,7 +216,7 @@ def test_what_is_backing_off_occupies_neither_a_slot_nor_a_limit() -> None:
 
 
 def test_a_decision_does_not_look_at_everybody_behind_a_limit() -> None:
-    """Lanes looked at, for 40 and for 400 workstreams that wait for one slot."""
+    """The number of checked queues, for 40 and for 400 workstreams that wait for one slot."""
     looks: dict[int, float] = {}
     for jobs in (40, 400):
         stage = KernelHarness(workers=one())

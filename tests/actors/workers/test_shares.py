@@ -18,7 +18,7 @@ TOOLS = {"t": Tool(max_parallel=3)}
 
 
 class Node(KernelHarness):
-    """A stage of a node, which counts how often it rings for shares."""
+    """A stage of a node, which counts how often the node signals for shares."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(node="web-1", **more)
@@ -214,7 +214,7 @@ def test_no_more_is_wanted_than_there_are_workers_for() -> None:
     stage = node(*(use(name) for name in "abc"), workers=(Worker("w", engine="loop", capacity=2),))
     assert stage.want == ToolWant(most=3, used=0, urgent=2)
     node(use("d"), job_id="more", stage=stage)
-    assert stage.want == ToolWant(most=3, used=0, urgent=3)  # one always for whoever stands before the gate
+    assert stage.want == ToolWant(most=3, used=0, urgent=3)  # always at least one for the queue at the gate
 
 
 def test_what_is_paused_or_withdrawn_wants_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Steps of running bodies that run on workers: who waits, who runs where, and what frees the slots."""
+"""Steps of running bodies that run on workers: which steps wait, where they run, and what frees the slots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Steps(KernelHarness):
     """A stage of bodies that hang, whose steps run on workers as the test says."""
 
     def __init__(self, *tasks: Task, **more: Any) -> None:
-        self.heard: dict[str, list[str]] = {}  # by the label of each step: what it has heard
+        self.heard: dict[str, list[str]] = {}  # by the label of each step: its answers so far
         self.calls: dict[str, int] = {}  # by the label of each step that runs: the token of its call
         super().__init__(**({"workers": ONE} | more))
         if "kept" not in more:
@@ -34,7 +34,7 @@ class Steps(KernelHarness):
         self, name: str, number: int = 1, *, engine: str = "loop", capabilities: tuple[str, ...] = GPU,
         token: int = 0, moves: bool = False,
     ) -> str:  # fmt: skip
-        """Let a step of a task's body ask for a worker. Returns what it hears first."""
+        """Let a step of a task's body ask for a worker. Returns the step's first answer."""
         label = name if number == 1 else f"{name}{number}"
         step = StepRecord(
             key=0, flow=0, task=0, task_id="", name=label, began_at=self.time, tries=0, engine=engine,
@@ -170,7 +170,7 @@ def test_a_step_that_names_no_engine_moves_to_the_cluster_if_only_a_worker_there
     assert stage.run_step("b").startswith("no worker has the engine 'loop'")
     stage.send(StartWorkers((Worker("far", engine="ray", capacity=2, capabilities=["gpu"]),)))
     assert stage.heard["a"][1:] == ["waits ray", "holds far#1"]
-    assert len(stage.heard["b"]) == 1  # its function cannot go there
+    assert len(stage.heard["b"]) == 1  # its function cannot run there
     assert stage.run_step("c", moves=True) == "holds far#1"
 
 
@@ -178,10 +178,10 @@ def test_a_worker_that_dies_loses_its_steps_and_one_that_answers_keeps_those_tha
     stage = Steps(workers=PROCESSES)
     assert stage.run_step("a", engine="process", capabilities=()) == "holds p#1"
     stage.send(WorkerBeat("p", 1, (stage.calls["a"],)))
-    assert stage.stops == []  # it is no stray
+    assert stage.stops == []  # its call is no stray
     stage.stop("a")
     stage.send(WorkerBeat("p", 1, (stage.calls["a"],)))
-    assert stage.stops == [(stage.calls["a"], False), (stage.calls["a"], True)]  # it has ended here, and runs on there
+    assert stage.stops == [(stage.calls["a"], False), (stage.calls["a"], True)]  # it still runs on the worker
     assert stage.run_step("b", engine="process", capabilities=()) == "holds p#1"
     stage.send(WorkerDied("p", 1, "killed by SIGKILL"))
     assert stage.run_step("c", engine="process", capabilities=()) in {"holds p#2", "waits process"}
@@ -190,7 +190,7 @@ def test_a_worker_that_dies_loses_its_steps_and_one_that_answers_keeps_those_tha
     stage.ends("b", "lost")
     stage.ends("c")
     assert stage.nothing_is_left()
-    assert stage.states()["b"] == "running"  # its body decides
+    assert stage.states()["b"] == "running"  # the body decides
 
 
 def test_a_worker_that_does_not_answer_is_no_matter_of_the_body_until_its_step_is_lost() -> None:

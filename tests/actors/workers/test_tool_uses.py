@@ -1,4 +1,4 @@
-"""Steps of running bodies that use a tool: who waits, who goes on, and what counts for the breaker."""
+"""Steps of running bodies that use a tool: which steps wait, which go on, and what counts for the breaker."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_body_that_has_ended_holds_and_waits_for_nothing(end: str) -> None:
         stage.end(token, end)
         stage.settle()
     assert stage.has[:2] == ["a", "b"]
-    assert stage.breaker.failures == 0  # it says nothing about the tool
+    assert stage.breaker.failures == 0  # this end says nothing about the tool
     assert stage.use("a", 3, token=token) == "AttemptOver"
     stage.leave("b")
     stage.leave("c")
@@ -181,7 +181,7 @@ def test_failures_open_the_breaker_and_the_next_steps_wait_until_one_has_probed(
     assert stage.breaker.state == "open"
     assert [stage.use("a", 9), stage.use("b", 2), stage.use("d")] == ["waits"] * 3
     assert stage.workforce.breakers["t"].waiting == 3
-    stage.leave("c")  # it began before: it changes nothing
+    stage.leave("c")  # the use began before: its end changes nothing
     assert stage.breaker.state == "open"
     stage.has.clear()
     stage.advance(60.0)

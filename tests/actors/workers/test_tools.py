@@ -74,8 +74,8 @@ def ends(stage: KernelHarness, *names: str) -> None:
 def test_the_limit_of_a_tool_binds_workstreams_that_say_nothing_of_it() -> None:
     stage = KernelHarness()
     stage.scripts |= dict.fromkeys("abcde", hangs)
-    stage.submit(flow(use("a"), use("b")), "silent")  # and these run already
-    stage.submit(flow(task("c"), tools={"t": Tool(max_parallel=1)}), "says")  # uses it not itself
+    stage.submit(flow(use("a"), use("b")), "silent")  # these tasks run already
+    stage.submit(flow(task("c"), tools={"t": Tool(max_parallel=1)}), "says")  # its own tasks do not use the tool
     stage.submit(flow(use("d"), use("e")), "quiet")
     assert limits(stage) == (1, "says")
     assert stage.bodies() == ["a", "b", "c"]

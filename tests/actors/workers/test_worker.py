@@ -103,7 +103,7 @@ def test_each_start_is_a_new_incarnation() -> None:
 def test_one_whose_process_is_gone_has_failed(state: str) -> None:
     stage = KernelHarness(workers=ONE)
     stage.scripts["a"] = hangs
-    if state == "initializing":  # it never lasts, but a journal of another version may hold one
+    if state == "initializing":  # this state never lasts, but a journal of another version may hold it
         kept = Kept()
         kept.records["worker", 1] = WorkerRecord(
             key=1, id="w#1", name="w", state="initializing", created_at=1.0, engine="loop", capacity=1

@@ -20,7 +20,7 @@ from callboard.actors.messages.inputs import Message, StopWorkers, WorkerBeat, W
 from callboard.actors.spec.model import Task, Worker
 from callboard.machines import InvalidTransitionError
 
-OWN: Any = "cluster"  # whatever has processes of its own
+OWN: Any = "cluster"  # any engine with processes of its own
 LOOP = (Worker("w", engine="loop", capacity=2),)
 PROCESS = (Worker("w", engine=OWN, capacity=2),)
 BOTH = pytest.mark.parametrize("workers", [LOOP, PROCESS], ids=["loop", "process"])

@@ -114,7 +114,7 @@ def test_what_a_lifecycle_says_of_optional_tasks(name: str, kind: str, optional:
 
 
 def told(target: str, known: SimpleNamespace) -> list[str]:
-    """The published events that tell of a failure after which the runtime's own task is in `target`."""
+    """The published events that report a failure after which the runtime's own task is in `target`."""
     row = next(row for row in TASK.transitions if (row.source, row.event, row.target) == ("running", "fail", target))
     whole = Lifecycle("door", "task", DOOR, BY_DOOR.events, {"odd": Phase.HELD}, facts=retries)
     return [str(one.event) for one in Refinement(whole).follow("ajar", row, known, failure())]
@@ -122,4 +122,4 @@ def told(target: str, known: SimpleNamespace) -> list[str]:
 
 def test_a_failure_that_is_not_final_is_told_with_what_came_of_it() -> None:
     assert told("failed", record(failed_attempts=3)) == ["close", "lock"]
-    assert told("retrying", record(failed_attempts=1)) == []  # it has no state for that: it stays ajar
+    assert told("retrying", record(failed_attempts=1)) == []  # the lifecycle has no state for that: it stays in `ajar`

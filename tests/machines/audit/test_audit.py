@@ -173,7 +173,7 @@ class TestCleanLogs:
         assert "`novelty`" in finding.text
 
     def test_only_what_is_written_is_held_against_it(self) -> None:
-        """Without figures in the metadata there is nothing to compare."""
+        """Without figures in the metadata, no check compares them."""
         log = begun().steps("task", "t1", "-> pending", *RUN[:2])
         for _ in range(9):
             log.steps("task", "t1", "running fail retrying", "retrying requeue queued", "queued start running")
@@ -619,7 +619,7 @@ def test_memory_does_not_grow_with_the_lines() -> None:
 
 
 class TestLogsOfNodes:
-    """A log of one node of several: its numbers are above `EPOCH`, and what others ran stands in theirs."""
+    """A log of one node of several: its numbers are above `EPOCH`, and transitions of other nodes are in their logs."""
 
     @staticmethod
     def numbered(log: Log, *parts: tuple[int, int]) -> list[list[dict[str, Any]]]:

@@ -30,7 +30,7 @@ SILENT = {"a line of a log"}  # the line is written, with that in the place of t
 
 
 def test_what_no_memory_has_room_for_is_told_by_whoever_is_given_it(tmp_path: Path) -> None:
-    """With 3 GB of address space. Nothing of it ends the program, or runs out of that."""
+    """The program has 3 GB of address space. None of the values ends the program, or uses up this space."""
     command = [sys.executable, "-m", "tests.reliability.hostile.vast", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2_000:]

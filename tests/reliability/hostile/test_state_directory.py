@@ -134,7 +134,8 @@ async def test_a_bell_that_is_none_is_left_alone_and_commands_are_still_heard(
     assert precious.stat().st_mode & 0o777 == bell.stat().st_mode & 0o777
 
 
-# -- what a shell could obey -------------------------------------------------------------------------------------------
+# -- values that a shell could execute
+# -------------------------------------------------------------------------------------------
 
 OBEYED = [
     "$(touch obeyed)", "`touch obeyed`", "; touch obeyed #", "| touch obeyed", "\n touch obeyed\n",

@@ -161,7 +161,7 @@ async def test_one_that_is_abandoned_is_left_and_its_runner_is_free(body: Callab
                 await checkpoint()
             assert len(raised) <= told + 1  # nothing of it runs any more
             pool.close()
-    assert left == (["shields"] if body is shields else [])  # what it has to clean up is done where it can be
+    assert left == (["shields"] if body is shields else [])  # its clean-up runs where that is possible
 
 
 async def test_one_that_is_shielded_for_a_while_hears_of_its_cancel_right_after() -> None:

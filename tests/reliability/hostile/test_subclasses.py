@@ -1,7 +1,7 @@
 """Texts and numbers of a subclass of str, int or float: each is taken as its plain value, or refused.
 
-No medium knows such a class. A journal that held its repr could not be opened again, and one that raises would end who
-writes.
+No medium knows such a class. A journal that held its repr could not be opened again, and a value that raises would end
+the writer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 
 
 class Nice(str):
-    """As those of frameworks: safe for HTML, translated, of a database."""
+    """A text like those of frameworks: safe for HTML, translated, or of a database."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ class Mute(str):
 
 
 class Whole(int):
-    """As of a library for numbers."""
+    """An integer like those of number libraries."""
 
 
 class Odd(int):
@@ -60,7 +60,7 @@ class Odd(int):
 
 
 class Real(float):
-    """As numpy's."""
+    """A float like numpy's."""
 
 
 def work() -> int:

@@ -1,7 +1,7 @@
 """Arguments that are no text where a text is expected: each public function refuses them with a clear message.
 
-Whoever is given such an object must not ask it anything: it may raise whatever it is asked, and on the event loop that
-ended the runtime.
+Callboard must not use such an object in any way: every operation on it may raise, and on the event loop such an error
+once ended the runtime.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 
 
 class NoText(guests.NoTruth):
-    """Raises where its text, or anything else of it, is asked for."""
+    """An object whose every operation raises."""
 
     def __eq__(self, other: object) -> bool:
         raise guests.Bare("in __eq__")
@@ -61,7 +61,7 @@ NO_TEXTS: dict[str, Callable[[], Any]] = {
 
 class Idle(Actor):
     def receive(self, message: Any, ctx: Any) -> None:
-        """Take it."""
+        """Ignore the message."""
 
 
 def work() -> int:
@@ -153,7 +153,7 @@ SAID: dict[str, Say] = {
 
 
 def said_by_all(handle: str, of: str, verb: str, words: tuple[str, ...]) -> None:
-    """Each of these words of a verb, which must be given who says it where that is asked for."""
+    """Add a call for each of these text arguments of a verb; `approve` and `reject` also need `by`."""
     for word in words:
 
         def say(on: Everything, text: Any, word: str = word) -> Any:
@@ -200,7 +200,7 @@ RIGHT = {  # the allowed types
     ("Worker(capacity)", "number"), ("Task(timeout)", "number"), ("Task(wait)", "number"),
     ("Workstream(deadline)", "number"),
 }  # fmt: skip
-AT_HEART = "endless_list"  # is an empty list, whatever it gives when it is asked
+AT_HEART = "endless_list"  # counts as an empty list, whatever its methods return
 
 
 async def raised(say: Callable[[], Any]) -> BaseException | None:
@@ -268,7 +268,7 @@ async def test_a_body_is_refused_so_too() -> None:
 
 
 def test_each_public_function_that_takes_a_text_is_in_the_table() -> None:
-    """A new one is to be held, too."""
+    """A new function has to be added to the table."""
     internal = {
         "command",
         "input",
@@ -277,7 +277,7 @@ def test_each_public_function_that_takes_a_text_is_in_the_table() -> None:
         "check_here",
         "record_of",
         "reference",
-    }  # of others, their text says so
+    }  # of other functions, the docstring says that they are internal
     missing = []
     for kind in (Runtime, JobHandle, TaskHandle, WorkerHandle, BreakerHandle, MachineRef):
         for name, method in inspect.getmembers(kind, inspect.isfunction):

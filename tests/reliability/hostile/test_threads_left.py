@@ -77,7 +77,7 @@ LIMITS = 'timeout = "0.3s"\nkill_grace = "0.1s"\nretry = {max_attempts = 1}\n'
 
 
 def callboard(folder: Path, *words: str) -> subprocess.Popen[str]:
-    """The command line, which is less patient than it is."""
+    """The command line, with shorter limits than the real one."""
     (folder / "bodies.py").write_text(BODIES)
     return subprocess.Popen(
         [sys.executable, "-c", CLI, *words, "--journal", "state.db"], cwd=folder,

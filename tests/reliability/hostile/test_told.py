@@ -1,10 +1,10 @@
 """Every kind of failure of the application's code: it is reported at every place of reports, and kept.
 
-A table without an empty cell: `WAYS` x standard error where nothing is configured, `logging`, structlog, events,
-metrics, the journal, the command line and the board. The ways are the places of `test_users_code.py`, a new one of
-which is held against this, too, and `MORE`: an alert, a timed event of a machine, the start of a worker, a module that
-does not import any more at a start. What cannot be told somewhere stands in `NOT_TOLD` or has a test of its own, with
-the reason.
+Each of `WAYS` is checked at each of these places: standard error where nothing is configured, `logging`, structlog,
+events, metrics, the journal, the command line and the board. The ways are the places of `test_users_code.py` (a new
+place there is checked here, too) and `MORE`: an alert, a timed event of a machine, the start of a worker, a module that
+cannot be imported any more at a start. A failure that cannot be reported at some place is in `NOT_TOLD`, or has a test
+of its own, with the reason.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Place = Callable[[Callable[[], Any]], Awaitable[None]]
 NOT_TOLD = {
     places.in_a_module_that_is_imported,  # `submit` raises it in the caller
     places.in_a_body_on_the_loop_with_a_task_group,  # it is reported with its group
-    places.in_a_processor_of_structlog,  # see below: it is the log itself that cannot tell
+    places.in_a_processor_of_structlog,  # see below: here the log itself fails
 }
 
 
@@ -190,7 +190,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
 
 
 class AnyFunctions(SqliteJournal):
-    """A file in which functions may stand that no restart could find again: those of a test."""
+    """A journal's file that accepts functions which no restart could find again: those of a test."""
 
     durable_medium = False
 
@@ -227,7 +227,7 @@ async def _on_the_board(runtime: Runtime) -> list[str]:
 
 @pytest.fixture
 def nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The places look at what `on_trouble` is told; it is to be as if that were not set."""
+    """Let notices count as not taken by `on_trouble`, although the places read them there."""
     took = Notices._took
 
     def told_all_the_same(notices: Notices, notice: Notice) -> bool:

@@ -69,7 +69,7 @@ async def fine_later() -> int:
 
 @contextlib.asynccontextmanager
 async def undisturbed(**settings: Any) -> AsyncIterator[tuple[Runtime, list[Notice]]]:
-    """A runtime that goes on, with what else it has to do, and that can be left. It shows nobody our own errors."""
+    """A runtime that continues its other work, and that can be left. It shows no internal error type."""
     told: list[Notice] = []
     with anyio.fail_after(300):
         runtime = Runtime(workers=WORKERS, drain_deadline=0, **settings)
@@ -99,7 +99,7 @@ def only(name: str, **settings: Any) -> Workstream:
     return Workstream(name, tasks=[Task("t", **settings)])
 
 
-# -- places: what they do with what is raised --------------------------------------------------------------------------
+# -- places: how they handle raised errors --------------------------------------------------------------------------
 
 
 async def in_a_body_on_the_loop(act: Act) -> None:
@@ -190,7 +190,7 @@ async def in_a_cancel_hook(act: Act) -> None:
             job = await runtime.submit(only("w", run=anyio.sleep_forever, cancel_hooks=[Hook(run=function)]))
             await until(lambda job=job: job.task("t").record.state == "running")
             await job.cancel()
-            assert (await job.wait()).tasks["t"].state == "failed"  # since what had to be cleaned up was not
+            assert (await job.wait()).tasks["t"].state == "failed"  # since its clean-up did not run
 
 
 async def in_a_wait_before_a_retry(act: Act) -> None:
@@ -220,7 +220,7 @@ async def in_a_team(act: Act) -> None:
             job = await runtime.submit(only("w", hold=hold))
             await until(lambda job=job: job.task("t").record.state == "held")
             with anyio.fail_after(300), pytest.MonkeyPatch.context() as patch:
-                # What one that never answers is given.
+                # The time limit of a function that never returns.
                 patch.setattr("callboard.runtime.handles.approvals.ASKED", 1_000)
                 await job.task("t").approve(by="ana")
             assert [notice.event for notice in told] == ["team_unknown"]
@@ -460,7 +460,7 @@ async def test_what_is_raised_fails_what_asked_for_it_and_nothing_else(
     await place(lambda: guests.throw(error))
 
 
-# -- places: what they do with what is returned ------------------------------------------------------------------------
+# -- places: how they handle returned objects ------------------------------------------------------------------------
 
 RETURN_TO: list[Callable[[Act], Awaitable[None]]] = [
     in_a_body_on_the_loop, in_a_body_in_a_thread, in_what_makes_facts_of_an_event, in_the_decision_of_a_supervisor,
@@ -468,7 +468,7 @@ RETURN_TO: list[Callable[[Act], Awaitable[None]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("thing", [thing for thing in guests.OBJECTS if thing != "int"])  # which is long, and no more
+@pytest.mark.parametrize("thing", [thing for thing in guests.OBJECTS if thing != "int"])  # which is valid
 @pytest.mark.parametrize("place", RETURN_TO, ids=lambda place: place.__name__)
 async def test_what_is_returned_fails_what_asked_for_it_and_nothing_else(
     place: Callable[[Act], Awaitable[None]], thing: str

@@ -1,8 +1,7 @@
-"""What must hold of the flows of the kill sweep, whenever they are killed; each violation is a `Finding`.
+"""The rules for the flows of the kill sweep, whenever they are killed; each violation is a `Finding`.
 
 The rules
-- What a step did is never done again once the journal keeps it, failures included; in one run of a body nothing is done
-  twice.
+- A step never runs again once the journal keeps its end, failures included; in one run of a body no step runs twice.
 - A body sees nothing that is not durable, and every replay sees the same as the run before.
 - A message is received once and never lost, those of one name from one sender in the order in which they were sent.
 - An approval is asked for once, a child job is submitted once.
@@ -44,7 +43,7 @@ class Finding(NamedTuple):
 
 
 class RulesBroken(AssertionError):  # noqa: N818 - it says what happened
-    """What was found in one chain of kills."""
+    """The findings of one chain of kills."""
 
     def __init__(self, findings: list[Finding]) -> None:
         super().__init__("\n".join(f"{one.kind}: {one.text}" for one in findings))
@@ -154,13 +153,13 @@ class FlowRules:
                 running[job].add(line)
 
     def _rounds(self, log: list[str]) -> Iterator[str]:
-        """Rounds that have begun, and those before them went on: their steps are not kept any more."""
+        """Rounds that have begun, and those before them, which are over: their steps are not kept any more."""
         did = [line for line in log if line.startswith("rounds did ")]
         if did != sorted(did):
             yield f"rounds: {did}"
 
     def _early(self, reader: Stored, log: list[str]) -> Iterator[str]:
-        """What a body has seen, and the journal does not keep (of `rounds` it keeps the present round only)."""
+        """Values that a body has seen, and the journal does not keep (of `rounds` it keeps the present round only)."""
         for job in [*self._jobs(), "books"]:
             rows = [row for row in _steps(reader, job) if row.ended_at is not None]
             durable = {row.label for row in rows} | {_line_of(job, row).partition(" did ")[2] for row in rows}
@@ -271,7 +270,7 @@ def _line_of(job: str, row: StepRecord) -> str:
 
 
 def _changed(log: list[str]) -> Iterator[str]:
-    """What bodies saw that is not what they had seen before."""
+    """Values that bodies saw, and that differ from those that they had seen before."""
     first: dict[str, str] = {}
     for line in log:
         if " saw " in line:

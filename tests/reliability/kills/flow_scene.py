@@ -29,7 +29,7 @@ from .scene import LEASE, folder, journal_of, log_of_transitions, write
 
 FlowEngine = Literal["loop", "thread", "process", "ray"]
 LOTS = ["lot-0", "lot-1", "lot-2", "lot-3"]
-"""What the parallel steps of an order do."""
+"""The acts of the parallel steps of an order."""
 UNDONE = ["undo-charge", "undo-reserve"]
 """The compensations of an order, in their order."""
 PAYMENTS = [{"payment": number} for number in (1, 2)]
@@ -51,7 +51,7 @@ def job_of(engine: FlowEngine) -> str:
 
 
 def result_of(job: str) -> dict[str, Any]:
-    """What the body of an order returns in an uninterrupted run."""
+    """The result of an order's body in an uninterrupted run."""
     return {
         "done": ["reserve", "charge", "plain", "flaky"], "lots": LOTS, "branches": ["a-1", "a-2", "b-1", "b-2"],
         "payments": PAYMENTS, "never": "nobody", "child": f"{job}/order/sub weigh", "signed": "ana", "error": "ship",
@@ -245,7 +245,7 @@ def engines_of(*, processes: bool, ray: bool = False) -> tuple[FlowEngine, ...]:
 
 
 def workstreams(*, processes: bool, ray: bool = False) -> dict[str, Workstream]:
-    """What is run, by the ids of the jobs."""
+    """The workstreams to run, by the ids of the jobs."""
     engines = engines_of(processes=processes, ray=ray)
     found: dict[str, Workstream] = {}
     for engine in engines:

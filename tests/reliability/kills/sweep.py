@@ -82,7 +82,7 @@ class Blow(msgspec.Struct, frozen=True):
 
 
 class Rules(Protocol):
-    """What must hold of a scene. done: what was done in it, counted by `at_end`."""
+    """The rules for a scene. done: the work done in it, counted by `at_end`."""
 
     operator: Operator
     done: Counter[str]
@@ -97,7 +97,7 @@ class Rules(Protocol):
 
 
 class Play(NamedTuple):
-    """What one chain kills.
+    """The target of one chain of kills.
 
     files: of the library, from which a line is drawn. flows: whether it is killed after lines of its bodies, too.
     """

@@ -124,7 +124,7 @@ class MemoryCluster:
         self.server.renew_words(self.session)
 
     def write_progress(self, told: Sequence[LiveProgress], over: Sequence[int]) -> int:
-        """Write what bodies of this node have said of their progress."""
+        """Write the progress that bodies of this node have reported."""
         self.server.reach(self.session)
         for key in over:
             self.server.progress.pop(key, None)
@@ -173,7 +173,7 @@ class MemoryCluster:
                 cluster.on_listened(tasks)
 
     def hide(self) -> None:
-        """Remove all that bodies of this node have shown."""
+        """Remove the progress and text of all bodies of this node."""
         self.server.reach(self.session)
         self.server.texts = {
             place: (session, one) for place, (session, one) in self.server.texts.items() if session is not self.session

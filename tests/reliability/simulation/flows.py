@@ -151,7 +151,7 @@ class Flow:
     # -- what the code of the flow sees --------------------------------------------------------------------------------
 
     def must(self, true: bool, wrong: str) -> None:
-        """Note what is wrong: the body that finds it would only fail, and be tried again."""
+        """Note a violation: an error in the body would only fail the attempt, and be tried again."""
         if not true:
             self.wrong.append(wrong)
 
@@ -333,7 +333,7 @@ class World:
         self.sent: dict[Any, str] = {}  # by the value of each message that was tried: its name
         self.acknowledged = set[Any]()
         self.put: dict[int, Any] = {}  # by the row in the inbox
-        self.stopped = False  # somebody has cancelled it
+        self.stopped = False  # a person has cancelled it
         self.retries = 0
         for name, body in (("body", flow.body), ("listen", listen), ("child", flow.child), ("beside", flow.beside)):
             sim.task(body, name=name)
@@ -408,7 +408,7 @@ class World:
             self.sim.job("j").resume()
 
     def disorder(self, crashes: int) -> None:
-        """Faults, and what people do, in between which the flow goes on."""
+        """Faults and commands of people, between which the flow goes on."""
         sim, r = self.sim, self.r
         for _ in range(crashes):
             for _ in range(r.choice((1, 2, 5, 13, 40))):
@@ -418,7 +418,7 @@ class World:
                     sim.advance(r.choice((1.0, 30.0, 4000.0)))
             if r.random() < 0.5:
                 self.await_sent()
-            if r.random() < 0.2:  # somebody sends while no runtime lives
+            if r.random() < 0.2:  # a message is sent while no runtime lives
                 sim.crash(restart=False)
                 value = f"away {len(self.sent)}"
                 self.sent[value] = name = r.choice(self.names)
@@ -454,10 +454,10 @@ class World:
             sim.advance(4000.0)
         raise AssertionError(f"the flow does not end: {sim.job('j').task('t').record}")
 
-    # -- what must be true ---------------------------------------------------------------------------------------------
+    # -- the invariants ---------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Ask all that must be true of a flow that has ended."""
+        """Check all invariants of a flow that has ended."""
         sim, flow = self.sim, self.flow
         assert flow.wrong == []
         sim.check()
@@ -522,7 +522,7 @@ class World:
         self.stopped = False
 
     def stop_listening(self) -> None:
-        """End the other flow: what it says that it has received is what was sent to it."""
+        """End the other flow, and check that it has received exactly the sent messages."""
         sim = self.sim
         sim.job("k").send("news", "stop")
         seen: list[str] = sim.job("k").run(within="10d").results["t"]
@@ -550,7 +550,7 @@ def carry_out(seed: int) -> tuple[list[str], str]:
 
 
 def find(seed: int) -> str:
-    """What is wrong in the run of a seed; empty if nothing is."""
+    """The findings in the run of a seed; empty if there are none."""
     try:
         carry_out(seed)
     except Exception as error:

@@ -3,11 +3,11 @@ it is in `cluster.py`.
 
 Rules
 -----
-- It keeps what `runtime/journal/cluster.py` promises: leases, fencing, epochs, shares. Time is the server's own, which
-  nobody sets.
-- A call fails where the server is down or the node does not reach it. One that took effect may fail as well: its answer
-  was lost. Then the node does it again, and it takes effect once.
-- What must be true of every write is looked at here: `wrong` is told of what is not.
+- It keeps what `runtime/journal/cluster.py` promises: leases, fencing, epochs, shares. The server has a clock of its
+  own, which no test sets.
+- A call fails if the server is down, or the node does not reach it. A call that took effect may fail as well, if its
+  answer was lost. Then the node repeats the call, which takes effect once.
+- The invariants of every write are checked here: `wrong` gets each violation.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Server:
         self.lost: Callable[[Session], object] = nobody  # gets each node that is fenced
 
     def restart(self) -> None:
-        """Lose what is not durable."""
+        """Lose the data that are not durable."""
         self.restarts += 1
         self.progress, self.texts = {}, {}
 

@@ -136,7 +136,7 @@ def transitions(path: Path) -> list[object]:
 
 @pytest.fixture
 def full(disk: Path) -> list[Path]:
-    """The disk without room for another file. Returns what to remove, to make room."""
+    """Fill the disk, so that there is no room for another file. Returns the file to remove, to make room."""
     ballast: list[Path] = []
     with contextlib.suppress(OSError):
         for number in range(100):

@@ -210,7 +210,7 @@ async def test_another_program_is_stopped_while_it_holds_the_file_locked(path: P
 
 
 def spoil(path: Path) -> Callable[[], None]:
-    """Overwrite all pages but the first, and those in the log. Returns what puts them back."""
+    """Overwrite all pages but the first, and those in the log. Returns the function that restores them."""
     kept = [(file, file.read_bytes()) for file in beside(path, "", "-wal")]
 
     def write(content: Callable[[bytes], bytes]) -> None:
@@ -231,7 +231,7 @@ async def test_pages_that_are_damaged_under_it(path: Path) -> None:
         await scene.broken("the file is damaged: stop this runtime, keep the file, and restore it from a copy")
         with pytest.raises(JournalCorrupt, match="is damaged"):
             await runtime.job("another")
-        assert runtime.metrics()  # what needs no file goes on
+        assert runtime.metrics()  # work that needs no file goes on
         put_back()
         await scene.mended()
     scene.check()

@@ -2,7 +2,7 @@
 
 It is killed (SIGKILL) when each of its steps has become durable and each of its approvals was given (`boundaries`), or
 at 50 random instants, as often from the beginning as that takes (`random`). The agent runs in forks: its packages are
-imported once. Prints what was done wrong, a line each, then the number of kills.
+imported once. Prints each fault on a line of its own, then the number of kills.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ async def run(kills: bool) -> None:
 
 
 def wrong(before: list[str], ran: list[str], approvals: list[str]) -> list[str]:
-    """What the last process has done though it was kept. before: what was kept when it began."""
+    """Steps that the last process ran although they were kept. before: the steps that were kept when it began."""
     faults = [f"done again: {text}" for text in set(before) if ran.count(text) > ALL.count(text) - before.count(text)]
     for number, line in enumerate(approvals):
         if line.startswith("approved") and line.replace("approved", "asked", 1) in approvals[number:]:
@@ -183,7 +183,7 @@ def wrong(before: list[str], ran: list[str], approvals: list[str]) -> list[str]:
 
 
 def life(mode: str, drawn: random.Random, most: int) -> tuple[int, list[str]]:
-    """Run the agent until it has ended. Returns how often it was killed, and what was wrong."""
+    """Run the agent until it has ended. Returns how often it was killed, and the faults."""
     faults: list[str] = []
     kills = 0
     while True:
@@ -210,7 +210,7 @@ def life(mode: str, drawn: random.Random, most: int) -> tuple[int, list[str]]:
 
 
 def ended_wrong() -> list[str]:
-    """What is wrong with the agent that has ended."""
+    """The faults in the result of the agent that has ended."""
     faults = []
     if set(noted()) != set(ALL):
         faults.append(f"not done: {set(ALL) - set(noted())}")
@@ -232,7 +232,7 @@ async def say_hello(messages: list[ModelMessage], info: AgentInfo) -> ModelRespo
 
 
 def warm_up() -> None:
-    """Have made, before the first fork, what pydantic-ai makes with the first run of a process."""
+    """Make, before the first fork, the objects that pydantic-ai makes in the first run of a process."""
     anyio.run(partial(plain.run, "Hello", model=FunctionModel(say_hello)))
     ModelMessagesTypeAdapter.dump_json([])
     logging.disable()  # MCP's handler is rich's, which takes as long as everything else

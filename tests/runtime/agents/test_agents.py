@@ -146,7 +146,7 @@ def searched(word: str) -> str:
 
 _CALL = {"tool_name": "search", "args": {"word": "a"}, "tool_call_id": "1", "part_kind": "tool-call"}
 _SEARCHES = {"kind": "response", "parts": [_CALL]}
-"""What the journal keeps of a model's answer, as far as it has to be said."""
+"""A model's answer as the journal keeps it, with the needed fields only."""
 
 
 # -- simulations -------------------------------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ async def test_dependencies_are_made_anew_in_each_attempt() -> None:
         return type(ctx.deps).__name__
 
     class Connection:
-        """JSON cannot hold it."""
+        """An object that JSON cannot hold."""
 
     helper = durable(agent)
 
@@ -703,11 +703,11 @@ async def test_a_body_without_its_context_cannot_emit() -> None:
         assert "durable(emit=True) streams by the task of the body" in ((await job.wait()).tasks["t"].last_error or "")
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- refused calls ---------------------------------------------------------------------------------------------------
 
 
 async def refused(act: Callable[[TaskContext], Awaitable[Any]]) -> str:
-    """The words by which something is refused in a flow."""
+    """The text of the refusal of a call in a flow."""
 
     async def body(task: TaskContext) -> str:
         try:

@@ -783,7 +783,7 @@ def test_a_job_that_cancels_itself_by_its_deadline(cli: Cli, folder: Path) -> No
     told = cli("run", "late.toml", "--id", "j")
     assert told.code == 130
     assert "job j cancelled" in told.out
-    assert "a cancelled: workstream cancelled: " in told.out  # why, and not only that its command was stopped
+    assert "a cancelled: workstream cancelled: " in told.out  # the reason, and not only that its command was stopped
     assert "workstream cancelled: " in cli("status", "j/a").out
     assert ": stopped" not in told.out + cli("status", "j").out
 

@@ -139,7 +139,7 @@ def test_targets_that_are_none(cli: Cli, live: Live) -> None:
 def test_a_runtime_that_does_not_answer(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.submit("j")
-    lock = Lock(Path("callboard.db"))  # a runtime that has it, and does nothing
+    lock = Lock(Path("callboard.db"))  # like a runtime that owns the journal, and does nothing
     try:
         told = cli("cancel", "j", "--timeout", "0.05")
         assert told.code == 4
@@ -815,7 +815,7 @@ def test_retry_of_a_job_that_cannot_be_run_again_is_refused_by_a_stopped_journal
     assert "retry job j is not possible: it is completed. `callboard retry j/TASK` runs a task again." in told.err
     assert cli("resume", "--plain").out == "Nothing is unfinished in callboard.db.\n"
     assert cli("retry", "j/b").code == 4
-    assert cli("retry", "j").code == 4  # it is judged when what waits before it was done
+    assert cli("retry", "j").code == 4  # it is judged after the commands that wait before it
 
 
 def test_retry_of_a_job_that_waits_is_refused_by_a_stopped_journal_at_once(cli: Cli, folder: Path) -> None:
@@ -825,7 +825,7 @@ def test_retry_of_a_job_that_waits_is_refused_by_a_stopped_journal_at_once(cli: 
     told = cli("retry", "j")
     assert (told.code, "retry job j is not possible: it is running, and has not ended." in told.err) == (1, True)
     assert cli("approve", "j/a").code == 4
-    assert cli("retry", "j").code == 4  # it is judged when what waits before it was done
+    assert cli("retry", "j").code == 4  # it is judged after the commands that wait before it
 
 
 def test_skip_and_retry_of_what_is_neither_pending_nor_parked_are_refused_at_once(cli: Cli, folder: Path) -> None:
@@ -842,7 +842,7 @@ def test_skip_and_retry_of_what_is_neither_pending_nor_parked_are_refused_at_onc
     told = cli("retry", "j/b")
     assert (told.code, "it is held; possible now: approve, cancel, reject." in told.err) == (1, True)
     assert cli("skip", "j/c").code == 4
-    assert cli("skip", "j/a").code == 4  # it is judged when what waits before it was done
+    assert cli("skip", "j/a").code == 4  # it is judged after the commands that wait before it
 
 
 def test_retry_and_skip_on_a_live_runtime(cli: Cli, busy: Live) -> None:
@@ -932,13 +932,13 @@ def test_the_progress_of_another_attempt_or_of_a_runtime_that_was_killed_is_not_
     assert "3 of 10" not in cli("status", "j").out + cli("top", "--once").out
 
 
-# -- what others have written ------------------------------------------------------------------------------------------
+# -- texts of other programs ------------------------------------------------------------------------------------------
 
 EVIL = "first\nj fake line\x1b]0;title\x07\x1b[2J\x9b31m\u202egnorw\x7f\r\b" + "x" * 5000 + "end"
 
 
 def raw(text: str) -> set[str]:
-    """Return the characters that a terminal would obey."""
+    """Return the characters that a terminal would execute."""
     return {sign for sign in text if not (sign.isprintable() or sign == "\n")}
 
 
@@ -1163,7 +1163,7 @@ async def send_to_it(live: Live, name: str, value: object) -> None:
 
 @pytest.mark.usefixtures("cli")
 def test_the_largest_message_comes_through_the_inbox() -> None:
-    """A row that is too long for its reader would be answered by nobody."""
+    """A row that is too long for its reader would never be answered."""
 
     async def takes_one(task: TaskContext) -> int:
         return len(await task.receive("large"))

@@ -33,7 +33,7 @@ shell = true
 hold = {}
 """
 LIMIT = 60
-"""Seconds after which a program counts as one that does not end."""
+"""Seconds after which a program counts as hanging."""
 MADE: tuple[type, str] = (Runtime, "__init__")
 COMING = [MADE, (Lifespan, "_enter"), (Wiring, "catch_up"), (Session, "_attend")]
 SERVING = [*COMING, (_Server, "startup"), (_Server, "main_loop")]
@@ -83,7 +83,7 @@ class Sender:
         assert self._session is not None
         while self._session._interrupts < self._count:
             await anyio.lowlevel.checkpoint()
-        if self._session._runtime is not None:  # what was asked for has come, and what follows of it
+        if self._session._runtime is not None:  # the signals have arrived, and were handled
             await self._session._over.wait()
             await anyio.wait_all_tasks_blocked()
 

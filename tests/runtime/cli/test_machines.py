@@ -233,7 +233,7 @@ def test_what_is_fired_behind_what_waits_already_is_judged_when_it_is_taken(cli:
 
 @pytest.fixture
 def elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], MachineActor[Facts]]]:
-    """Has a module of the program to which the machine belongs, or has it not."""
+    """Adds or removes a module of the program to which the machine belongs."""
     path = folder / "program_elsewhere.py"
     monkeypatch.syspath_prepend(str(folder))
 
@@ -257,7 +257,7 @@ def test_what_was_fired_at_a_machine_of_another_program_waits_for_that(
         live.portal.call(run.ask, Fire("ENQUEUE"))
     assert [cli("fire", "run-0", event).code for event in ("START", "FAIL")] == [4, 4]
     elsewhere(False)
-    assert cli("resume").code == 0  # a start by a program that has not got it
+    assert cli("resume").code == 0  # a start by a program without that module
     with running() as live:
         assert live.runtime.machine("run-0").state == "queued"
         assert "cannot be found again" in cli("fire", "run-0", "CANCEL").err  # a waiting caller gets the refusal
@@ -432,7 +432,7 @@ def test_a_journal_without_machines_is_shown_as_before(cli: Cli, folder: Path, c
 
 
 class Leased(msgspec.Struct, frozen=True):
-    """Until when something is taken."""
+    """The facts: until when a thing is taken."""
 
     due_at: float | None = None
 
@@ -447,7 +447,7 @@ LEASED = Machine(
 
 
 def until(facts: Leased, fire: Fire) -> Leased:
-    """Take what the event says, as it is."""
+    """Take the fact of the event, unchanged."""
     return Leased(float((fire.metadata or {})["due"]))
 
 

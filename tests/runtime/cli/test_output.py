@@ -46,7 +46,7 @@ SHOWN: list[tuple[str, ...]] = [
     ("cancel", "j2", "--json"),
     ("init", "new.toml"),
 ]
-"""Commands of every kind; those that do something have done it all the same."""
+"""Commands of every kind; those with an effect take effect all the same."""
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def blocks(kind: str) -> list[str]:
 
 
 def alike(text: str) -> list[str]:
-    """The lines of a text, without what differs from one time to the next."""
+    """The lines of a text, without the parts that differ between runs."""
     lines = [line.rstrip() for line in text.splitlines()]
     for pattern, word in _CHANGES:
         lines = [re.sub(pattern, word, line) for line in lines]

@@ -58,7 +58,7 @@ def test_a_stream_goes_on_after_a_restart_of_the_server_which_is_told_once(capsy
     assert printed(reader) == ["Hel", "lo"]
     told = "it is starting up. The stream goes on once it answers again.\n"
     assert capsys.readouterr().err == 2 * told  # once for each outage
-    assert reader.listened >= 3  # the server has lost who listens
+    assert reader.listened >= 3  # the server has lost its listeners
 
 
 def test_a_stream_that_cannot_begin_or_go_on_is_refused() -> None:

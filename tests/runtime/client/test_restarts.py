@@ -21,7 +21,7 @@ HELD = Workstream("held", tasks=[Task("first", run=one), Task("a", run=one, depe
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """One will do: how a stream is opened again is tested on each (test_stream.py)."""
+    """One loop is enough: test_stream.py tests on each loop how a stream is opened again."""
     return "trio"
 
 

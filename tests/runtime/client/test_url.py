@@ -97,7 +97,7 @@ def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 
 def masked(text: str) -> str:
-    """A text without what may change from one look to the next: spans, and the columns that follow."""
+    """A text without the parts that may change between two reads: spans, and the columns that follow."""
     text = text.replace("whoever opens it: lock, open", "an event")  # a board does not name the person
     text = re.sub(r"\d+\.\d+ s\b|\b\d+ s\b", "SPAN", text)
     return re.sub(r" +", " ", re.sub(r'"execution_ms":\d+', '"execution_ms":N', text))

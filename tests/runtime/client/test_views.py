@@ -1,4 +1,4 @@
-"""What a client makes of the views that a server sends."""
+"""The records that a client makes of a server's views."""
 
 from __future__ import annotations
 

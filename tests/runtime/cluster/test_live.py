@@ -1,4 +1,4 @@
-"""What bodies show on one node, as seen from another."""
+"""The progress and text of bodies of one node, as read on another node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from callboard.runtime.observation.live import PIECE, TextStream
 from .scene import Nodes, quick
 
 pytestmark = pytest.mark.anyio
-told: list[Progress] = []  # what the bodies of the present test say next
+told: list[Progress] = []  # the next progress of the bodies of the present test
 begun: list[TaskContext] = []
 go_on: anyio.Event  # for the first attempt
 end: anyio.Event  # for the others
@@ -145,7 +145,7 @@ async def test_text_is_streamed_to_readers_on_another_node_and_only_while_somebo
         await scene.until(lambda: begun)
         begun[0].emit("unheard, ")
         far = await b.job("j")
-        assert (base.texts, base.listened) == ({}, [])  # nobody listens: nothing is written
+        assert (base.texts, base.listened) == ({}, [])  # without a listener, nothing is written
         first, second, gone = (Reading(far.task("x").stream()) for _ in range(3))
         for one in (first, second, gone):
             group.start_soon(one.read)
@@ -166,7 +166,7 @@ async def test_text_is_streamed_to_readers_on_another_node_and_only_while_somebo
         await scene.until(lambda: not base.texts)
         count, now = len(base.listened), scene.clock.monotonic()
         await scene.until(lambda: scene.clock.monotonic() > now + 30)
-        assert len(base.listened) == count  # nobody reads any more
+        assert len(base.listened) == count  # there is no reader any more
         assert (await job.wait()).ok
 
 
@@ -253,7 +253,7 @@ async def test_more_than_is_kept_is_counted_and_rows_are_bounded(scene: Nodes) -
             begun[0].emit(f"{number}" * SHARED)
             await scene.until(lambda last=str(number): late.text.count(last) > SHARED)  # type: ignore[misc]
         late.stream.close()
-        await scene.until(lambda: not scene.base.texts)  # soon after nobody listens any more
+        await scene.until(lambda: not scene.base.texts)  # soon after the last listener has ended
         assert scene.base.most_texts <= 2 * (SHARED // PIECE + 2)
         await job.cancel(force=True)
 

@@ -260,12 +260,12 @@ async def test_the_same_id_on_two_nodes_at_once_is_one_job(scene: Nodes) -> None
 # -- ids that were reserved for nothing --------------------------------------------------------------------------------
 
 PATIENCE = 60.0
-"""Seconds after which a test is taken to hang."""
+"""Seconds after which a test counts as hanging."""
 MUCH = 1_000_000
 
 
 def once_reserved(node: MemoryNode, wanted: str, then: Callable[[], object]) -> None:
-    """Have it called when that node has reserved this id."""
+    """Call a function when that node has reserved this id."""
     cluster = node.cluster
     reserve = cluster.reserve
 
@@ -279,7 +279,7 @@ def once_reserved(node: MemoryNode, wanted: str, then: Callable[[], object]) -> 
 
 
 async def passing(scene: Nodes, seconds: float) -> None:
-    """Have so much time pass, after all that can happen before."""
+    """Let so much time pass, after all events that can happen before."""
     until = scene.clock.monotonic() + seconds
     await scene.until(lambda: scene.clock.monotonic() >= until)
 
@@ -356,7 +356,7 @@ async def test_what_was_submitted_before_its_caller_was_cut_keeps_its_id(scene: 
 
 
 async def test_the_next_submission_of_an_id_here_waits_until_it_was_given_back(scene: Nodes) -> None:
-    """Else it would rely on what is then given back, and another node could have the same id."""
+    """Otherwise it would rely on a reservation that is given back then, and another node could get the same id."""
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         with anyio.fail_after(PATIENCE):
             node, told = scene.nodes["a"], list[str]()
@@ -517,7 +517,7 @@ async def test_events_are_sent_to_what_another_node_runs(scene: Nodes) -> None:
         ref = await b.machine_of("j@1/x")
         assert (ref.name, ref.state, ref.events) == ("j/x", "held", {"approve", "reject", "cancel"})
         with pytest.raises(LookupError):
-            b.machine("j/x")  # it is not at hand
+            b.machine("j/x")  # it is not in memory here
         for event in ("start", "skip"):
             with pytest.raises(InvalidTransitionError) as there:
                 await ref.ask(Fire(event, by="ana"))

@@ -120,7 +120,7 @@ async def test_it_is_one_however_far_the_first_one_is(
         monkeypatch.undo()
         with pytest.raises(RequestIdReused):
             await (await b.job("j")).retry("x", "another", request_id="k")
-        again = await (await a.job("j")).retry("x", request_id="later")  # nothing of all that stands in its way
+        again = await (await a.job("j")).retry("x", request_id="later")  # a later command is not blocked
         await again.wait()
         assert (await b.job("j")).record.runs == 3
 
@@ -185,7 +185,7 @@ async def test_of_two_that_replace_it_one_does_and_the_other_is_told_so(
         scene.ran.go_on.set()
         assert (await far.wait()).ok
         monkeypatch.undo()
-        mine = await b.submit(scene.waiting("third"), id="j", existing="replace_ended")  # it runs where that was asked
+        mine = await b.submit(scene.waiting("third"), id="j", existing="replace_ended")  # it runs on the asked node
         assert not mine.elsewhere
         assert (await (await a.job("j")).wait()).results == {"third": "third of j"}
         assert [one.id for one in scene.base.disk.journal.workstreams("j")] == ["j@1", "j@2", "j@3"]

@@ -1,4 +1,4 @@
-"""What a node writes of its bodies' text, and when it removes it."""
+"""The parts of its bodies' text that a node writes, and when it removes them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_a_write_is_bounded_and_what_did_not_fit_comes_next() -> None:
     await node.running[0]()
     assert len(node.writes) == 2
     assert max(node.writes) < ROWS + SHARED // PIECE + 2
-    assert {task for task, *_ in node.rows} == {*tasks}  # those that grow hold up no other
+    assert {task for task, *_ in node.rows} == {*tasks}  # growing texts delay no other text
 
 
 async def test_an_error_in_the_display_does_not_break_the_runtime_and_is_told_once() -> None:

@@ -94,7 +94,7 @@ class Nodes:
         assert self.breaker(name).record.state == "open"
 
     def check(self) -> None:
-        """No node's own history breaks a rule, and never did two nodes try the tool."""
+        """Check that no node's own history breaks a rule, and that never two nodes tried the tool at a time."""
         for stage in self.stages.values():
             assert stage.audit() == []
 
@@ -337,7 +337,7 @@ def test_all_nodes_histories_together_show_one_who_tries_at_a_time() -> None:
 
 
 def happens(nodes: Nodes, random: Random, number: int) -> None:
-    """Let something happen on one of the nodes, or time pass."""
+    """Cause an event on one of the nodes, or let time pass."""
     name = random.choice(NAMES)
     stage, breaker = nodes[name], nodes.breaker(name)
     match random.randint(0, 8):

@@ -224,7 +224,7 @@ async def test_what_was_given_in_an_answer_that_did_not_come_is_given_back(scene
         await scene.until(lambda: held(scene) == {})
 
 
-# -- limits that one node says ---------------------------------------------------------------------------------------
+# -- limits that one node states ---------------------------------------------------------------------------------------
 
 
 def silent(count: int, name: str = "x") -> Workstream:

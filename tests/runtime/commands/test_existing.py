@@ -93,7 +93,7 @@ async def test_an_ended_job_is_replaced_by_another_one_and_its_runs_stay(open_ru
         (made,) = [row for row in journal.reader.transitions(entity_id="j") if row.run == 2 and row.event == "create"]
         assert made.metadata == {"replaces_run": 1, "by": "bo"}
         consistent(runtime)
-        assert (await (await runtime.submit(other, id="j")).wait()).ok  # from now on that is what joins it
+        assert (await (await runtime.submit(other, id="j")).wait()).ok  # from now on this workstream joins the job
         with pytest.raises(JobExists, match="another workstream"):
             await runtime.submit(flow(old), id="j")
     async with open_runtime() as runtime:

@@ -453,7 +453,8 @@ async def test_nobody_answers(journal: Path) -> None:
     assert answer_of(journal, row, 1e9, clock=lambda: float(next(ticks)), pause=lambda _: None) is None  # it has ended
 
 
-# -- the bell ----------------------------------------------------------------------------------------------------------
+# -- notifications
+# ----------------------------------------------------------------------------------------------------------
 
 
 async def test_only_the_owner_may_ring(journal: Path) -> None:
@@ -517,7 +518,7 @@ async def test_an_idle_runtime_does_not_look(journal: Path, monkeypatch: pytest.
     monkeypatch.setattr(SqliteReader, "inbox", looking)
     async with opened(journal) as runtime:
         with anyio.fail_after(300):
-            while len(looked) < 2:  # once before anything runs, once when there is a bell
+            while len(looked) < 2:  # once before anything runs, once when there is a notifier
                 await anyio.wait_all_tasks_blocked()
         await runtime.drain(0)
         await anyio.wait_all_tasks_blocked()

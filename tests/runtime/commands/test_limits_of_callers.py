@@ -27,7 +27,7 @@ DOOR = Machine(
 
 
 async def cut(journal: Silent, call: Callable[[], Awaitable[object]]) -> None:
-    """Cancel a caller as soon as he waits for the journal, which does not answer, and see that he waits no longer."""
+    """Cancel a caller as soon as it waits for the journal, which does not answer, and check that it waits no longer."""
     over, scope = anyio.Event(), anyio.CancelScope()
 
     async def calls() -> None:
@@ -45,7 +45,7 @@ async def cut(journal: Silent, call: Callable[[], Awaitable[object]]) -> None:
             with anyio.fail_after(300):
                 await over.wait()
         finally:
-            journal.answers.set()  # what waits all the same is to end with the test
+            journal.answers.set()  # queries that still wait must end with the test
     assert scope.cancelled_caught
 
 

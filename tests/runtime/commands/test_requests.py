@@ -147,7 +147,7 @@ async def test_the_same_again_where_a_next_run_has_begun_meanwhile(open_runtime:
         assert again.record.run == 3
         for _ in range(3):
             await again.skip("b", "not that", request_id="r6") if again.task("b").record.state == "pending" else None
-        await again.task("a").cancel("x", request_id="r1")  # as it was said of run 1
+        await again.task("a").cancel("x", request_id="r1")  # the same command as for run 1
         assert again.task("a").record.state == "queued"
         await again.cancel("x", request_id="r2")
         assert again.state == "running"

@@ -259,7 +259,7 @@ def test_twenty_thousand_actors_live_and_answer() -> None:
 
 
 class Taken(deque[Any]):
-    """Calls that the loop has run before their caller could ring."""
+    """Calls that the loop has run before their caller could wake it."""
 
     def append(self, item: Any) -> None:
         pass

@@ -47,7 +47,7 @@ REFUSED = r"is used on another one, or in another thread.*runtime\.portal\.call"
 
 
 class Echo(Actor):
-    """Answers what it is sent, but where it is to put that off: then it keeps what it could do."""
+    """Answers each message, unless it has to postpone the answer: then it keeps the objects for a later answer."""
 
     kept: Any = None
 
@@ -81,7 +81,7 @@ class Things:
         self.began = anyio.Event()
 
     async def begin(self, asking: TaskGroup) -> None:
-        """Have a job run, and an actor put an answer off."""
+        """Start a job, and make an actor postpone an answer."""
         body = self.runtime.task(partial(self.body), name="body")
         job = Workstream("one", tasks=[Task("one", run=body, tool="press")])
         self.job: Any = await self.runtime.submit(job, id="job")
@@ -159,7 +159,7 @@ USES: dict[str, Callable[[Things], Any]] = {
 
 
 async def awaited(use: Callable[[], Any]) -> Any:
-    """Do it, and wait for what is to be waited for."""
+    """Call it, and await the result if that can be awaited."""
     with anyio.fail_after(300):
         result = use()
         return await result if isinstance(result, Awaitable) else result
@@ -190,12 +190,12 @@ async def test_what_is_used_on_the_event_loop_of_another_thread_says_so_at_once(
             host = runtime._services.dispatcher._host
             for use in USES:
                 if busy and use in {"tell", "ask"}:
-                    continue  # the way of most messages looks at no thread before they are sent, while it is awake
+                    continue  # while the dispatcher is awake, most sends do not check the thread
                 await until(lambda: runtime._services.dispatcher.parked)
                 host.parked = host.parked and not busy
                 await in_a_thread(partial(elsewhere, things, use))
                 host.wake()
-                assert await things.ref.ask("hello") == "hello", use  # nothing has come of it here
+                assert await things.ref.ask("hello") == "hello", use  # the refused use had no effect here
                 assert things.job.state == "running", use
                 assert runtime._services.dispatcher.dead_letters.count == 0, use
             assert (await (await runtime.submit(of(quick))).wait()).ok
@@ -282,7 +282,7 @@ async def test_a_message_from_a_plain_thread_is_refused_and_one_by_tell_threadsa
 async def test_a_message_by_tell_threadsafe_to_a_stopped_actor_is_refused_and_a_dead_letter() -> None:
     class Quiet(Actor):
         def receive(self, message: Any, ctx: Any) -> None:
-            """Take it."""
+            """Ignore the message."""
 
     with anyio.fail_after(300):
         async with Runtime() as runtime:

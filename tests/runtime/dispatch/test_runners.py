@@ -139,7 +139,7 @@ async def test_cancel_of_a_waiting_body_and_late_cancels() -> None:
             assert isinstance((await ends.wait(number))[1], BodyCancelled)
             running.cancel()
         assert pool.runners == 1
-        # The one runner is not marked by any of it.
+        # Nothing of this has an effect on the one runner.
         pool.submit(returning("fine"), ends)
         assert await ends.wait(51) == ("fine", None)
         await settle()

@@ -39,7 +39,7 @@ def reviewers() -> list[str]:
 
 @contextmanager
 def all_threads_busy() -> Iterator[None]:
-    """As an application has it whose endpoints block, as many as anyio runs at a time."""
+    """Keep all threads of anyio busy, as an application with blocking endpoints may."""
     limiter = current_default_thread_limiter()
     borrowers = [object() for _ in range(int(limiter.available_tokens))]
     for borrower in borrowers:

@@ -28,7 +28,7 @@ async def blocks() -> None:
         if looked.wait(1):
             time.sleep(0.2)  # noqa: ASYNC251 - that is the point: what was seen is long enough now
         await anyio.sleep(0.05)
-        if any("in blocks" in notice.text for notice in heard):  # not of something that a busy machine held up
+        if any("in blocks" in notice.text for notice in heard):  # not about code that a busy machine delayed
             break
 
 
@@ -136,7 +136,7 @@ async def test_an_idle_runtime_is_not_asked() -> None:
 
 
 def test_work_that_begins_as_an_answer_says_that_there_is_none_makes_no_ping_come_sooner() -> None:
-    """The order of the two threads, in one: the answer decides to sleep, work rings, and then the thread wakes."""
+    """The order of the two threads, in one: the answer decides to sleep, work signals, and the thread wakes."""
     pings: list[float] = []
 
     def post(answer: Callable[[], None]) -> bool:
@@ -149,7 +149,7 @@ def test_work_that_begins_as_an_answer_says_that_there_is_none_makes_no_ping_com
         return True
 
     dog = Watchdog(0.2, post=post, busy=lambda: len(pings) > 1, tell=lambda *_: None)
-    dog._thread = threading.current_thread()  # so that it starts none: this one is it
+    dog._thread = threading.current_thread()  # this thread takes the place of the watchdog's thread
     dog.turned()
     dog._watch()
     pauses = [after - before for before, after in itertools.pairwise(pings)]
@@ -176,7 +176,7 @@ def test_an_end_that_comes_as_it_is_about_to_ask_ends_it() -> None:
     assert thread is not None
 
     def join(limit: float | None = None) -> None:
-        closing.set()  # all that it does has been done by now, but to wait
+        closing.set()  # it has done everything by now except the wait
         threading.Thread.join(thread, 20)
 
     thread.join = join  # type: ignore[method-assign]

@@ -37,7 +37,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def body(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """The plain function as the engine likes it."""
+    """The plain function in the form that the engine takes."""
     if name == "thread":
         return plain
 
@@ -286,7 +286,7 @@ async def test_threads_are_kept_replaced_and_dismissed(tmp_path: Path) -> None:
         bench.release()
         await until(lambda: engine.threads == 2)
         assert engine.late_results == 1
-        # A wave needs many; when it is over only so many stay.
+        # A wave of calls needs many threads; after it only so many threads stay.
         barrier = threading.Barrier(51)
         for token in range(100, 150):
             bench.start_call(Call(token=token, func=lambda: barrier.wait(600) and None))

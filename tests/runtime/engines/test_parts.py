@@ -132,7 +132,7 @@ def test_what_is_recorded_of_a_large_group_is_bounded_and_holds_no_secrets() -> 
     assert len(info.message) <= 2_000
     assert "hush" not in info.message
     assert len(info.leaves) == 51
-    assert info.leaves[-1] == []  # which no name stands for
+    assert info.leaves[-1] == []  # it is recorded without a name
 
 
 def test_texts_are_bounded_and_valid() -> None:

@@ -183,7 +183,7 @@ async def test_a_busy_body_is_told_by_a_signal_and_its_process_replaced(tmp_path
     async with open_bench("process", tmp_path) as bench:
         call = Call(
             token=2, process=process_call("busy", output_path=path), context=TaskContext(task="busy", token=2),
-            grace=6.0,  # half of it is the body's to clean up, also where the machine is busy
+            grace=6.0,  # the body has half of it to clean up, also on a busy machine
         )  # fmt: skip
         bench.start_call(call)
         pid = await begun(bench, 2)

@@ -138,7 +138,7 @@ async def test_a_frozen_process_whose_body_waits_makes_its_worker_silent() -> No
     async with Runtime(workers=ONE, health_checks=checks) as runtime:
         job = await runtime.submit(flow(bodies.waits_for_a_child), id="job")
         await asked(runtime)
-        beside = await runtime.submit(flow(bodies.patient), id="beside")  # in the slot that those who wait have lent
+        beside = await runtime.submit(flow(bodies.patient), id="beside")  # in the slot that waiting bodies lent
         await until(lambda: beside.task("t").record.state == "running")
         pid = job.task("t").record.pid or 0
         os.kill(pid, signal.SIGSTOP)

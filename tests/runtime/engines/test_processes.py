@@ -85,7 +85,7 @@ async def test_a_killed_process_loses_an_attempt_and_the_next_one_runs_elsewhere
         assert (record.lost_attempts, record.failed_attempts, record.error_type) == (1, 0, "worker_lost")
         await job.cancel("enough")
         assert (await job.wait()).state == "cancelled"
-        assert runs(again)  # its manners were enough: the process is kept
+        assert runs(again)  # the body ended in time: the process is kept
 
 
 async def test_a_body_that_takes_too_long_times_out_and_its_process_is_replaced() -> None:

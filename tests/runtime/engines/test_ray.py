@@ -84,7 +84,7 @@ async def test_a_command_there_has_its_group_its_exit_code_and_its_output(ray_he
         assert (outcome.status, outcome.output_size) == ("cancelled", 3_000_005)
         assert 200_000 <= big.stat().st_size < 200_100
         assert big.read_text().endswith("x\nend\n")
-        # One that does not heed is killed with all of its group.
+        # A command that ignores the stop is killed with its whole group.
         script = f"trap '' TERM; sleep 600 & echo $! > {tmp_path}/child; while :; do sleep 0.05; done"
         bench.start_call(command(script, 6))
         await until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text())
@@ -106,7 +106,7 @@ async def test_an_async_body_that_does_not_end_is_ended_with_its_actor_or_given_
         engine.stop(2)  # the grace of the call is short
         assert (await bench.record.outcome(2)).status == "cancelled"
         await until(lambda: not runs(alone))
-        # Beside others it is given up; its actor takes nothing more, and ends with them.
+        # If other calls run beside it, the call is given up; its actor takes no new calls, and ends with the others.
         bench.start(4, "stubborn")
         bench.start(6, "patient")
         await begun(bench, 4)
@@ -229,7 +229,7 @@ def order(token: int, name: str) -> Order:
 
 
 def test_an_actor_that_cannot_be_made_leaves_no_warden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody would feed that warden: after its lease it would kill the process in which the actor was to be."""
+    """No actor would feed that warden: after its lease it would kill the process in which the actor was to be."""
 
     def short(*_: object) -> None:
         raise RuntimeError("can't start new thread")
@@ -325,7 +325,7 @@ async def test_nothing_that_carries_the_mark_outlives_the_actor(end: str, tmp_pa
             one.wait()
 
 
-# -- the keeper, with a cluster that does what is told -----------------------------------------------------------------
+# -- the pool, with a fake cluster -----------------------------------------------------------------
 
 
 class FakeActor:

@@ -341,8 +341,8 @@ async def test_a_node_that_is_cut_off_ends_what_it_runs_before_that_is_run_elsew
 ) -> None:
     with Island(ray_here.address) as island:
         apart = Worker("apart", engine="ray", resources={"isle": 0.5}, capabilities=["x"])
-        # 10 s after the last word of the runtime the actor ends itself. Its work is lost long after that, when it has
-        # ended on a busy machine, too.
+        # 10 s after the last message of the runtime the actor ends itself. Its work is lost long after that, so that
+        # the actor has ended on a busy machine, too.
         health = HealthChecks(interval=2.5, misses=3)
         async with Runtime(workers=[apart], health_checks=health) as runtime:
             task = Task("a", run=bodies.noted, capabilities=["x"], args={"folder": str(tmp_path)})

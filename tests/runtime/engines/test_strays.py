@@ -33,7 +33,7 @@ LEAVES = "setsid sh -c 'echo $$ > {0}; exec sleep 600' >/dev/null 2>&1 & until [
 
 @contextmanager
 def killed(file: Path) -> Iterator[None]:
-    """Kill in the end what has written its number into this file."""
+    """At the end, kill the process that has written its id into this file."""
     try:
         yield
     finally:

@@ -51,7 +51,7 @@ class Victims:
         self._began: list[subprocess.Popen[bytes]] = []
 
     def start(self, journal: str | Path, *before: str) -> subprocess.Popen[bytes]:
-        """One, whose command runs."""
+        """Start a runtime, and wait until its command runs."""
         known = len(self.naps())
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         words = [*before, sys.executable, str(self.program), str(journal), str(self.pids)]
@@ -197,7 +197,7 @@ def sleepers(pid: int) -> list[int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """All that it has started, and what these have."""
+    """All processes that it has started, and those that these have started."""
     found = [int(one) for one in told_of(pid, f"task/{pid}/children").split()]
     return found + [below for one in found for below in children_of(one)]
 

@@ -80,7 +80,7 @@ def naps(folder: Path) -> list[int]:
 
 
 def left_by(folder: Path, stream: str, wait: str = "True") -> list[int]:
-    """The processes of commands that a killed runtime has left. wait: what holds before it is killed."""
+    """The processes of commands that a killed runtime has left. wait: the condition to wait for before the kill."""
     program = folder / "victim.py"
     program.write_text(PROGRAM.replace("STREAM", stream).replace("WAIT", wait))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

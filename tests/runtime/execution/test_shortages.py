@@ -172,7 +172,7 @@ def test_which_errors_are_a_shortage() -> None:
     assert is_shortage(MemoryError())
     assert is_shortage(RuntimeError("can't start new thread"))
     assert not is_shortage(RuntimeError("something else"))
-    assert not is_shortage(OSError(errno.ENOSPC, ""))  # a disk is not got back by waiting
+    assert not is_shortage(OSError(errno.ENOSPC, ""))  # waiting frees no disk space
 
 
 def test_pauses_grow_and_begin_anew() -> None:

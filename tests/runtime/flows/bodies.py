@@ -105,7 +105,7 @@ async def killed_after_each_on_loop(task: TaskContext) -> list[int]:
 
 @step
 def dies(folder: str, n: int, attempt: int) -> int:
-    """Its work is done, and its process dies before that is known."""
+    """A step that does its work, and whose process dies before its end is known."""
     note(folder, f"dies {n}")
     if attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)

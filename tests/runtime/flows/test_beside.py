@@ -1,4 +1,4 @@
-"""What else a body does while it waits: its record says for what it waits only while that is all that it does."""
+"""Bodies that do something else while they wait: the record names the wait only while they do nothing else."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def works() -> str:
 
 
 async def branch(task: TaskContext) -> None:
-    """What the body does beside its wait, as its arguments say."""
+    """The work of the body beside its wait, as its arguments say."""
     kind = task.args["beside"]
     if kind == "sleeps at first":
         await task.sleep(task.args["seconds"])
@@ -60,7 +60,7 @@ async def order(task: TaskContext) -> Any:
 
 
 def begun(sim: Simulation, beside: str, **args: Any) -> tuple[SimulatedJob, Callable[[], str | None]]:
-    """Submit the flow, and let it wait. Returns it, and what its record says for what it waits."""
+    """Submit the flow, and let it wait. Returns the job, and the wait that its record names."""
     job = sim.submit(Workstream("w", tasks=[Task("t", run=order, args={"beside": beside, **args})]), id="j")
     sim.advance("1m")
 

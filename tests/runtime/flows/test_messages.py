@@ -370,7 +370,7 @@ async def test_a_wait_lends_its_slot_and_stops_the_clock_of_the_attempt(open_run
 
 
 async def test_a_receive_that_the_body_gives_up_loses_no_message(open_runtime: Open) -> None:
-    """Whatever comes for it belongs to the next receive of that name."""
+    """The message for it belongs to the next receive of that name."""
 
     async def body(task: TaskContext) -> list[Any]:
         got: list[Any] = []

@@ -26,7 +26,7 @@ STRICT = Defaults(
     timeout="1m", total_timeout="2m", heartbeat_timeout="5s", on_loss="fail", on_exhausted="park",
     retry=Retry(max_attempts=9, base_delay=0.0, jitter=0.0),
 )  # fmt: skip
-"""Of the bodies beside: no task that receives a message goes by them."""
+"""The defaults of other tasks: they do not apply to tasks that receive a message."""
 
 
 async def waits(job: JobHandle, *names: str) -> None:

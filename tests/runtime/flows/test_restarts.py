@@ -35,7 +35,7 @@ async def busy() -> None: ...
 
 
 async def order(task: TaskContext) -> list[Any]:
-    """A body that waits in memory, for each thing that there is."""
+    """A body that waits in memory for each kind of event."""
     await note("began")
     await task.sleep(MINUTES)
     await note("slept")

@@ -97,7 +97,7 @@ async def test_what_cleans_up_takes_no_step_and_what_it_returns_is_dropped(open_
             await task.sleep("1h")
             return "slept"  # noqa: TRY300 - as people write it
         except (Exception, anyio.get_cancelled_exc_class()):
-            ran.append("it failed or was cancelled")  # neither is so
+            ran.append("it failed or was cancelled")  # it does neither
             raise
         except BaseException as error:
             assert type(error) is FlowAsleep  # noqa: PT017 - the name is public

@@ -45,7 +45,7 @@ child = Workstream("child", tasks=[Task("c", run=work)])
 
 
 async def flow(task: TaskContext) -> Any:
-    """A body that waits for what its arguments say."""
+    """A body that waits for the event that its arguments name."""
     thing = Thing()
     things.append(weakref.ref(thing))
     ran.append("began")
@@ -89,7 +89,7 @@ def waiting(runtime: Runtime) -> int:
 
 
 async def give(runtime: Runtime, job: JobHandle, kind: str) -> None:
-    """Let happen what the flow waits for."""
+    """Cause the event that the flow waits for."""
     if kind == "child":
         await (await runtime.job(f"{job.id}/t/child")).send("finish")
     elif kind == "approval":

@@ -1194,7 +1194,7 @@ async def test_a_call_of_the_body_beside_a_kept_one_of_a_branch_is_a_new_step(op
 
 
 async def test_a_body_that_was_given_up_runs_no_kept_step_again() -> None:
-    """Until the actors know of its end, too: it would have begun anew, with an empty history."""
+    """Also before the actors know of its end: otherwise it would begin anew, with an empty history."""
     seen: list[str] = []
 
     @step

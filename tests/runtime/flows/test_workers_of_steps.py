@@ -477,7 +477,7 @@ def test_each_limit_of_a_step_runs_while_it_is_to_and_no_longer() -> None:
     one.answered(NOBODY, None)
     (first,) = body.timers.values()
     one.answered(replace(NOBODY, unroutable="another reason"), None)
-    assert list(body.timers.values()) == [first]  # since when no worker can run it, for whatever reason
+    assert list(body.timers.values()) == [first]  # the timer runs since no worker can run it, for whatever reason
     one.answered(ROW, None)
     one.answered(HOLDS, None)
     assert body.timers == {}  # a worker has a slot for it: its call has not begun

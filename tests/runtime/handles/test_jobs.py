@@ -157,7 +157,7 @@ async def test_a_child_that_failed_goes_on_in_its_next_run() -> None:
         again = await job.retry()
         assert (await again.wait()).ok
         assert calls == ["attempt 1", "y"]
-        assert (await job.wait()).state == "failed"  # this handle stays that of the run it was
+        assert (await job.wait()).state == "failed"  # this handle stays that of its own run
 
 
 def finds_a_bad_crate() -> None:
@@ -292,7 +292,7 @@ async def test_a_child_has_what_its_parent_says_of_tasks_and_tools_unless_it_say
 
 
 async def test_a_child_is_known_again_by_what_was_submitted_whatever_its_parent_says_now(tmp_path: Path) -> None:
-    """Else a journal of an older version, whose children have inherited nothing, would not be gone on with."""
+    """Otherwise a journal of an older version, whose children have inherited no settings, could not be continued."""
     path = tmp_path / "state.db"
     async with Runtime(path) as runtime:
         await (await runtime.submit(flow(spawns), id="j")).wait()

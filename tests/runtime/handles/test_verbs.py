@@ -41,7 +41,7 @@ async def counts(task: TaskContext) -> list[int]:
 
 
 class Place:
-    """A runtime, from where handles are had: of what runs in itself, or elsewhere.
+    """A runtime that gives handles, of entities that run in it or elsewhere.
 
     home: where jobs run, which may be another runtime. until: waits until a task there is in a state.
     """

@@ -20,7 +20,7 @@ from callboard.runtime.handles.jobs import JobHandle
 pytestmark = pytest.mark.anyio
 POOL = (Worker("p", engine="process"),)
 QUICK = HealthChecks(interval=0.2, misses=25)
-"""So many that a worker misses them all that is frozen, and none that only stands still for a while."""
+"""So many misses that only a frozen worker reaches them, and no worker that pauses for a while."""
 
 
 @pytest.fixture

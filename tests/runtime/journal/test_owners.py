@@ -307,7 +307,7 @@ def test_clients_fold_nothing_into_the_file_while_it_is_owned(path: Path) -> Non
 
 @pytest.mark.parametrize("only_steps", [False, True])
 def test_a_log_of_an_older_journal_is_noticed_by_the_commit_itself(path: Path, only_steps: bool) -> None:
-    """The whole of it, put back: SQLite sees an older journal, and the commit looks what it ends with."""
+    """The whole older journal is put back: SQLite sees it, and the commit checks its last entry."""
     journal, loop = SqliteJournal(path), Loop()
     loop.open(journal)
     journal.append(entry(job(1)))

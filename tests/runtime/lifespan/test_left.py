@@ -29,7 +29,7 @@ TIMES = 3
 
 
 def living() -> Counter[str]:
-    """How many there are of what a runtime is made of, of all tests."""
+    """The numbers of living objects of a runtime's classes, over all tests."""
     for _ in range(3):
         gc.collect()
     kinds = [type(one) for one in gc.get_objects()]  # never isinstance: tests leave objects that lie about their class

@@ -143,7 +143,7 @@ async def stubborn() -> None:
 
 let_go = threading.Event()
 BUSY = 60.0
-"""Seconds that a busy machine may take beside."""
+"""Seconds that a busy machine may take in addition."""
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

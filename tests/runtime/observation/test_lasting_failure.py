@@ -1,4 +1,4 @@
-"""When a notice tells that what bodies show cannot be shared."""
+"""When a notice reports that progress and text of bodies cannot be shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What running bodies show: progress and emitted text, in memory, to whoever looks and listens."""
+"""Progress and emitted text of running bodies, in memory, for readers and listeners."""
 
 from __future__ import annotations
 
@@ -405,7 +405,7 @@ async def test_secrets_are_masked_also_over_the_bounds_of_chunks() -> None:
         found = text(await read(stream))
         await job.wait()
     assert found.startswith("the key is ")
-    assert found.endswith("!hunt")  # the beginning of a secret is none
+    assert found.endswith("!hunt")  # the beginning of a secret is no secret
     assert "hunter" not in found
 
 

@@ -155,7 +155,7 @@ async def test_where_nothing_is_configured_what_went_wrong_is_on_standard_error_
     lines = [line for line in told.err.splitlines() if line.startswith("callboard: task_state_transition")]
     assert len(lines) == 1
     assert "cannot be weighed" in lines[0]
-    assert told.err.count("in weighs\n") == 1  # how it came about, once
+    assert told.err.count("in weighs\n") == 1  # the traceback, once
     assert "completed" not in told.err
     assert "initializing" not in told.err
 

@@ -22,7 +22,7 @@ async def one() -> int:
 
 
 def half_imported(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
-    """Let a module stand there as it does while another thread imports it: none of its names are there yet."""
+    """Add a module in the state in which another thread imports it: without any of its names."""
     spec: Any = importlib.machinery.ModuleSpec(name, None)
     spec._initializing = True
     module = ModuleType(name)

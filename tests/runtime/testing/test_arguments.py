@@ -131,7 +131,7 @@ def test_what_was_waited_for_in_vain_says_what_it_failed_by(sim: Simulation) -> 
         job.task("broken").until("completed")
 
 
-# -- what there is not -------------------------------------------------------------------------------------------------
+# -- unknown names -------------------------------------------------------------------------------------------------
 
 MISSING: list[tuple[Callable[[Simulation], object], str]] = [
     (lambda sim: sim.path("nonsense"), "the journal has no entity 'nonsense'; there are: "),
@@ -163,7 +163,7 @@ def test_a_transition_of_what_there_is_not_says_what_there_is(sim: Simulation) -
         sim.expect_transition("r1/deploi", to="held", within="1h")
 
 
-# -- what is no such argument ------------------------------------------------------------------------------------------
+# -- invalid arguments ------------------------------------------------------------------------------------------
 
 WRONG: list[tuple[type[Exception], Callable[[Any], object], str]] = [
     (ValueError, lambda sim: sim.expect_transition("r1/deploy", to="hedl"), "a task has no state 'hedl'; did you mean"),

@@ -252,7 +252,7 @@ async def child() -> int:
 
 
 def asks_all(task: TaskContext) -> list[Any]:
-    """A plain body."""
+    """A plain body that makes every kind of request."""
     ran.append("body")
     got = [charge.func.__name__, task.step_blocking(charge, task.args["order"], 5), task.results["before"]]
     got += task.gather_blocking(reserve.bind(1), reserve.bind(2))
@@ -297,7 +297,7 @@ async def submits(task: TaskContext) -> None:
 OTHERS = [
     (Workstream("child", tasks=[Task("c", run=child)], description="in other words"), ""),
     (Workstream("child", tasks=[Task("c", run=f"{__name__}:child")]), ""),
-    (Workstream("child", tasks=[Task("c", run="registered")]), ""),  # nobody knows which function that is
+    (Workstream("child", tasks=[Task("c", run="registered")]), ""),  # it is not known which function that is
     (Workstream("another", tasks=[Task("c", run=child)]), "its name was 'child' and is 'another' now"),
     (Workstream("child", tasks=[Task("c", run=child, timeout="1s")]), "task 'c': timeout was not set and is '1s' now"),
     (Workstream("child", tasks=[Task("c", run=asks_all)]), "its function '.*:child' is '.*:asks_all' here"),

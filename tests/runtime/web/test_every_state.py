@@ -1,6 +1,6 @@
 """Every action in every state, over HTTP: what the machine's table allows is done, and all else is refused.
 
-Each state is come to by the real runtime, in virtual time. `actions` of a view says the same as a POST does.
+The real runtime reaches each state, in virtual time. `actions` of a view says the same as a POST does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def anyio_backend() -> Any:
 
 @pytest.fixture(scope="module")
 async def runtime() -> AsyncIterator[VirtualRuntime]:
-    """A runtime in virtual time: what hangs, fails and is stubborn is called so."""
+    """A runtime in virtual time: bodies that hang, fail or are stubborn have these names."""
     workers = (
         Worker("loop", engine="loop", capacity=1_000),
         Worker("narrow", engine="thread", capacity=1, capabilities=["narrow"]),
@@ -414,7 +414,7 @@ def test_all_states_are_among_them() -> None:
         return {str(state) for state in machine.states}
 
     assert {case.partition(",")[0] for case in TASKS} == states(TASK)
-    assert {case.partition(",")[0] for case in JOBS} == states(JOB) - {"submitted"}  # which it is in within a turn
+    assert {case.partition(",")[0] for case in JOBS} == states(JOB) - {"submitted"}  # a state only within a turn
     assert {case.partition(", ")[2] for case in JOBS} - {""} == states(WORKSTREAM) - {"planned"}
     assert {case.partition(",")[0] for case in WORKERS} == states(WORKER) | states(FLEET_WORKER)
     assert {case.partition(",")[0] for case in BREAKERS} == states(BREAKER)

@@ -225,8 +225,8 @@ def test_granian_ends_as_the_documents_tell(loop: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("known_by", ["its connections", "its socket"])
 def test_a_server_in_a_thread_without_signals_ends_its_streams_and_another_one_goes_on(known_by: str) -> None:
-    """It is known by the connections, which it does not keep, or as any server is: it does not listen any more. And
-    the board is of use to the next server.
+    """Its stop is detected by its connections, which it does not keep alive, or because it no longer listens, as with
+    any server. The next server can use the board.
     """
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(Runtime()) as runtime:
         app: Any = portal.call(board, runtime)
@@ -258,7 +258,7 @@ def test_a_server_in_a_thread_without_signals_ends_its_streams_and_another_one_g
 def test_a_question_that_the_journal_does_not_answer_holds_up_no_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with a database whose disk hangs: nobody can interrupt the thread that asks it."""
+    """As with a database whose disk hangs: the thread that asks it cannot be interrupted."""
     monkeypatch.setattr(stopping, "PATIENCE", 0.2)
     asked, answers = threading.Event(), threading.Event()
 

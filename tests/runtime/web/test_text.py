@@ -1,4 +1,4 @@
-"""What bodies show over HTTP: the stream of emitted text, progress, and published values."""
+"""Output of bodies over HTTP: the stream of emitted text, progress, and published values."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Reader:
 
 
 class Steered:
-    """A body that emits what the test says."""
+    """A body that emits the texts of the test."""
 
     def __init__(self) -> None:
         self.task: TaskContext | None = None
