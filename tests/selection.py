@@ -12,7 +12,7 @@ loop of a test is the same in every run.
 
 `--shard 1/2` runs half of the named tests, and `--shard 2/2` the other half; a test with a mark of `SLOW` is in both.
 The test's name decides, too, without its loop: a test is in the same shard on each loop. On trio all tests of a shard
-run; on asyncio and on uvloop half of them, the same half on both.
+run; of the tests without a loop half, and on asyncio and on uvloop a quarter, the same quarter on both.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import pytest
 SLOW = ("laboratory", "postgres", "cluster", "board", "programs", "slow")
 LOOP = "anyio_backend"
 _LOOPS = re.compile(r"\b(asyncio|uvloop|trio)\b")
+_ONE_OF = {"trio": 1, "": 2, "asyncio": 4, "uvloop": 4}  # of so many tests of a shard, one runs: by its loop
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,9 +85,10 @@ def _in_shard(shard: str, items: list[pytest.Item]) -> set[pytest.Item]:
         raise pytest.UsageError(f"--shard {shard}: it is like 1/2, the first of two")
     taken = set[pytest.Item]()
     for item in items:
-        half, part = divmod(crc32(_LOOPS.sub("", item.nodeid).encode()), int(parts))
+        sample, part = divmod(crc32(_LOOPS.sub("", item.nodeid).encode()), int(parts))
         loop = _LOOPS.search(item.nodeid)
-        if _is_slow(item) or (part == int(number) - 1 and (half % 2 or loop is None or loop[0] == "trio")):
+        one_of = _ONE_OF[loop[0] if loop else ""]
+        if _is_slow(item) or (part == int(number) - 1 and sample % one_of == 0):
             taken.add(item)
     return taken
 
