@@ -27,6 +27,7 @@ WORKERS = {
     "ray": Worker("one", engine="ray", capacity=1),
 }
 ON_RAY = pytest.param("ray", marks=pytest.mark.cluster)
+HERE = pytest.mark.parametrize("engine", ["thread", "process"])  # where Ray runs the code of worker processes
 EVERYWHERE = pytest.mark.parametrize("engine", ["thread", "process", ON_RAY])
 AWAY = pytest.mark.parametrize("engine", ["process", ON_RAY])
 
@@ -92,7 +93,7 @@ async def test_neither_are_those_of_an_async_body_on_ray(engine: str, place: Pat
     assert ran(place) == ["double 1", "double 2", "half 3", "pid", "same", "double 4"]
 
 
-@pytest.mark.parametrize("engine", ["thread", "process"])
+@HERE
 async def test_a_body_without_a_context_takes_steps(engine: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(place, engine) as runtime:
         monkeypatch.setenv(bodies.PLACE, str(place))
@@ -110,7 +111,7 @@ async def test_a_long_history_is_sent_in_parts(engine: str, place: Path) -> None
     assert ran(place) == ["0", "1", "2", "3", "4"]
 
 
-@AWAY
+@pytest.mark.parametrize("engine", ["process"])
 @pytest.mark.parametrize("asks", [True, False])
 async def test_kept_steps_that_were_not_asked_for_are_told(engine: str, place: Path, asks: bool) -> None:
     async with opened(place, engine) as runtime:
@@ -214,7 +215,7 @@ async def test_errors_travel_and_failed_steps_run_again_in_a_new_attempt(engine:
     assert ran(place) == ["plain", "odd"] * 2
 
 
-@EVERYWHERE
+@HERE
 async def test_an_uncaught_error_of_a_step_fails_the_attempt(engine: str, place: Path) -> None:
     async with opened(place, engine) as runtime:
         job = await submitted(runtime, bodies.fails_for_good, place, engine)
@@ -222,7 +223,7 @@ async def test_an_uncaught_error_of_a_step_fails_the_attempt(engine: str, place:
     assert "StepFailed: step 'breaks' failed: Odd: 1: odd" in str(task.last_error)
 
 
-@EVERYWHERE
+@HERE
 async def test_another_function_under_a_kept_name_fails_permanently(engine: str, place: Path) -> None:
     async with opened(place, engine) as runtime:
         job = await submitted(runtime, bodies.changes, place, engine, retry=Retry(max_attempts=9, base_delay=0.0))
@@ -233,14 +234,14 @@ async def test_another_function_under_a_kept_name_fails_permanently(engine: str,
     assert "After.charge" in str(task.last_error)
 
 
-@EVERYWHERE
+@HERE
 async def test_retries_and_time_limits_belong_to_the_step(engine: str, place: Path) -> None:
     async with opened(place, engine) as runtime:
         told = await result(runtime, bodies.has_policies, place, engine)
     assert told == [3, "step 'slow' took longer than 0.01 s"]
 
 
-@EVERYWHERE
+@HERE
 async def test_a_step_inside_a_step_is_refused_wherever_that_runs(engine: str, place: Path) -> None:
     async with opened(place, engine) as runtime:
         told = await result(runtime, bodies.nests, place, engine)
@@ -249,7 +250,7 @@ async def test_a_step_inside_a_step_is_refused_wherever_that_runs(engine: str, p
     assert not (place / "ran").exists()
 
 
-@EVERYWHERE
+@HERE
 async def test_secrets_are_masked_in_what_steps_return_and_raise(engine: str, place: Path) -> None:
     async with opened(place, engine, secrets={"KEY": "rosebud-7"}) as runtime:
         job = await submitted(runtime, bodies.tells_secret, place, engine, secrets=["KEY"])
@@ -362,7 +363,7 @@ async def test_so_does_an_async_body_that_begins_anew_on_ray(engine: str, place:
     assert ran(place) == [f"double {n}" for n in range(1, bodies.STEPS + 1)]
 
 
-@EVERYWHERE
+@HERE
 async def test_again_that_is_not_returned_fails_for_good_everywhere(engine: str, place: Path) -> None:
     async with opened(place, engine) as runtime:
         job = await submitted(runtime, bodies.forgets_to_return, place, engine, retry=SOON)
@@ -405,7 +406,7 @@ async def test_a_worker_that_is_killed_holds_and_awaits_no_tool_any_more(place: 
         assert (kernel.uses, kernel.lent, runtime.breaker("model").record.failures) == ({}, {}, 0)
 
 
-@EVERYWHERE
+@HERE
 async def test_a_plain_body_decides_by_the_same_time_ids_and_versions_in_a_replay(engine: str, place: Path) -> None:
     async with opened(place, engine) as runtime:
         decided = await result(runtime, bodies.decides, place, engine, retry=SOON)
