@@ -71,7 +71,7 @@ class WorkerActor(Entity[WorkerRecord]):
     """One incarnation of a worker."""
 
     __slots__ = (
-        "before", "busy", "capabilities", "foreign", "pools", "seen", "strays", "unfit", "used", "watched",
+        "before", "busy_bodies", "capabilities", "foreign", "pools", "seen", "strays", "unfit", "used", "watched",
         "workforce",
     )  # fmt: skip
 
@@ -86,7 +86,7 @@ class WorkerActor(Entity[WorkerRecord]):
         self.pools: list[Pool] = []  # pools of the scheduler that it belongs to, while it takes tasks
         self.watched = record.engine in IN_PROCESS  # in-process workers need no watching
         self.seen = self.kernel.at  # when it last gave a sign of life (UTC epoch seconds)
-        self.busy = False  # the worker does not answer, but its process uses its processor
+        self.busy_bodies: frozenset[int] = frozenset()  # tokens of bodies with a notice that the worker is busy
         self.unfit: str | None = None  # the reason why no node of its cluster could hold it
         self.strays: frozenset[int] = frozenset()  # tokens of stale bodies with a notice already
         self.before: WorkerActor | None = None  # the earlier incarnation
@@ -189,9 +189,9 @@ class WorkerActor(Entity[WorkerRecord]):
         if self.in_process:
             return
         self.workforce.health.heard(self)
-        if message.busy and not self.busy:
+        if message.busy and not self.busy_bodies.issuperset(message.tokens):
+            self.busy_bodies = frozenset(message.tokens)
             self._tell_busy()
-        self.busy = message.busy
         if self.record.missed:
             self.change(missed=0)
         if self.record.state == S.INITIALIZING:
@@ -201,6 +201,7 @@ class WorkerActor(Entity[WorkerRecord]):
         self._kill_strays(message.tokens)
 
     def _tell_busy(self) -> None:
+        """Tell it once for the same bodies: on a busy machine a worker may answer in time now and then."""
         text = (
             f"worker {self.record.id} cannot answer, but its process works: a call in its body holds Python's "
             "lock. The process is not killed; the limits of its attempt apply"

@@ -13,7 +13,8 @@ The stages of a child, and the meaning of its due time in each:
  over | its end was reported | |
 
 Rules:
-- A command is over when its process has exited, not when its pipe ends.
+- A command is over when its process has exited, not when its pipe ends. Who still holds the pipe has escaped, unless
+  killed processes of the group have not exited yet, as on a busy machine: they have `_UNKILLABLE` s.
 - Each pass reads at most one chunk from each pipe, so that a flood of output does not delay other commands.
 - Each pass starts a few commands at most, in order of arrival: a stop does not wait for a thousand starts.
 - A command receives every signal, even those that the application blocks; only if it blocks some, the start needs a
@@ -70,6 +71,7 @@ class Child(WatchedProcess):
         self.output: Output | None = None
         self.failure: Exception | None = None  # why it could not be started or watched
         self.signalled = False  # a stop reached it before its end
+        self.last_look = 0.0  # on the monotonic clock: when the killed processes of its group must have exited
         self.escaped = False  # a descendant that left the group still holds its pipe
         self.beginning: Beginning | None = None  # of its process, until the search for strays
         self.left_behind: tuple[int, ...] = ()
@@ -228,6 +230,7 @@ class Watcher(ProcessWatcher[Child]):
         else:
             child.stage = "lingering"
             child.due = time.monotonic() + _LINGER
+            child.last_look = time.monotonic() + _UNKILLABLE
 
     def _broke(self, child: Child, error: Exception) -> None:
         child.failure = error
@@ -258,6 +261,8 @@ class Watcher(ProcessWatcher[Child]):
             self._kill(child)
         elif child.stage == "killed":
             self._stuck(child)
+        elif child.stage == "lingering" and _exists(child.group) and time.monotonic() < child.last_look:
+            child.due = time.monotonic() + _LINGER  # on a busy machine a killed process takes its time to exit
         elif child.stage == "lingering":
             child.escaped = True
             self._finish(child)
@@ -333,3 +338,14 @@ def _most_descriptors() -> int:
     """The descriptor number from which on no command may have one: the lowest free number is always given first."""
     limit = os.sysconf("SC_OPEN_MAX")
     return limit - min(_KEPT_FREE, limit // 4)
+
+
+def _exists(group: int) -> bool:
+    """Whether a process group has members. It is sent no signal."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's process
+        return True
+    return True

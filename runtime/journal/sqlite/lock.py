@@ -7,7 +7,9 @@ Rules:
 - The process id is written to a plain file of that name, never through a link: the link's target is not ours. A file
   with any other content than such a number is not ours either (`poetry.lock`): it is refused, and not changed.
 - Child processes do not inherit the handle, and forks of this process close it at once (a body may call `os.fork` or
-  `multiprocessing`): else they would keep the lock after their parent was killed.
+  `multiprocessing`): else they would keep the lock after their parent was killed. Between its fork and its `exec` a new
+  command still has the handle. If the owner is killed just then, the lock is held for a moment by a child of a process
+  that does not exist: whoever asks waits for that moment.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from ...errors import JournalLocked, JournalUnwritable
 
 _LOOK = 0.01
 """Seconds after which a process that only looks up the owner has released the lock."""
+_EXEC = 1.0
+"""Seconds that a new command may take, on a busy machine, from its fork to its `exec`."""
 _ITSELF = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """Open the file itself, not the target of a link, and do not wait for the other end of a pipe."""
 _TAKEN = frozenset({errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})
@@ -106,7 +110,7 @@ def owner_of(path: Path) -> str | None:
         if not owner:
             return None
         try:
-            _take(handle)
+            _take_after(handle, owner)
         except OSError:
             return f"process {owner}"
         return None
@@ -148,7 +152,36 @@ def _take_soon(handle: int) -> None:
         _take(handle)
     except OSError:
         time.sleep(_LOOK)
-        _take(handle)
+        owner = os.read(handle, _LONGEST).decode("ascii", "replace").strip()
+        os.lseek(handle, 0, os.SEEK_SET)
+        _take_after(handle, owner)
+
+
+def _take_after(handle: int, owner: str) -> None:
+    """Take the lock; if its owner does not exist, wait for its newest child. Raises OSError if another one has it."""
+    until = time.monotonic() + _EXEC
+    while True:
+        try:
+            _take(handle)
+        except OSError:
+            if not _is_gone(owner) or time.monotonic() >= until:
+                raise
+            time.sleep(_LOOK)
+        else:
+            return
+
+
+def _is_gone(owner: str) -> bool:
+    """Whether no process here has that id. An owner in another container looks the same."""
+    if not owner.isdigit() or sys.platform == "win32":
+        return False
+    try:
+        os.kill(int(owner), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # another user's process
+        return False
+    return False
 
 
 if sys.platform == "win32":

@@ -116,10 +116,11 @@ def test_three_missed_checks_make_it_unresponsive_and_its_attempts_recovering() 
     assert stage.audit() == []
 
 
-def test_one_that_cannot_answer_and_works_is_told_as_busy_until_it_answers_itself() -> None:
-    stage = running()
+def test_one_that_cannot_answer_and_works_is_told_as_busy_once_for_the_same_bodies() -> None:
+    stage = running(TWO, "ab")
     stage.silent.add("p")
     busy = WorkerBeat("p", 1, (stage.token("a"),), busy=True)
+    both = WorkerBeat("p", 1, (stage.token("a"), stage.token("b")), busy=True)
 
     def told() -> int:
         return [notice.event for notice in stage.notices].count("worker_busy")
@@ -130,6 +131,9 @@ def test_one_that_cannot_answer_and_works_is_told_as_busy_until_it_answers_itsel
     stage.send(busy)
     assert (kept(stage, "p#1").missed, told()) == (0, 1)
     stage.send(WorkerBeat("p", 1, (stage.token("a"),)))
+    stage.send(busy)
+    assert told() == 1
+    stage.send(both)
     stage.send(busy)
     assert told() == 2
     stage.advance(40)

@@ -17,9 +17,10 @@ from typing import Any
 import anyio
 import pytest
 from tests.processes import children, descriptors, runs, threads
-from tests.waiting import until
+from tests.waiting import until, wait_until
 
 from callboard.runtime.calling import Outcome, ProcessInfo
+from callboard.runtime.engines import process_watcher
 from callboard.runtime.engines.command import shell as shells
 from callboard.runtime.engines.command import watcher as watch
 from callboard.runtime.engines.command.output import Output
@@ -317,14 +318,38 @@ async def test_a_stopped_process_hears_its_stop(tmp_path: Path) -> None:
         assert (await bench.record.outcome(1)).exit_code == -signal.SIGTERM
 
 
-async def test_it_is_over_when_it_exits_and_its_group_goes_with_it(tmp_path: Path) -> None:
+async def test_it_is_over_when_it_exits_and_its_group_goes_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pid_file = tmp_path / "pid"
     script = f"sleep 600 & echo $! > {pid_file}; echo done"
+    monkeypatch.setattr(watch, "_UNKILLABLE", 240.0)  # a killed process may take its time to exit
     async with commands(tmp_path) as bench:
         outcome = await run(bench, CommandCall(shell=script))
         assert (outcome.status, outcome.escaped, outcome.output_tail) == ("ok", False, "done")
         assert outcome.duration < 300
         await until(lambda: not runs(int(pid_file.read_text())))
+
+
+async def test_a_killed_process_that_has_not_exited_yet_has_not_escaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, looks, exists = tmp_path / "gate", 0, watch._exists
+
+    def looked(group: int) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            gate.touch()
+        return exists(group)
+
+    monkeypatch.setattr(watch, "_exists", looked)
+    monkeypatch.setattr(watch, "_UNKILLABLE", 240.0)
+    monkeypatch.setattr(process_watcher, "signal_group", lambda group, number: None)  # it takes its time to die
+    async with commands(tmp_path) as bench:
+        slow = f"(until [ -e {gate} ]; do sleep 0.01; done) & echo done"
+        outcome = await run(bench, CommandCall(shell=slow))
+    assert (outcome.status, outcome.escaped, outcome.output_tail) == ("ok", False, "done")
 
 
 async def test_a_stop_reaches_the_whole_group(tmp_path: Path) -> None:
@@ -468,19 +493,17 @@ def left_behind(script: str, token: int) -> Iterator[subprocess.Popen[bytes]]:
         start_new_session=True,
         env={**os.environ, "CALLBOARD_FENCING_TOKEN": str(token)},
     )
-    try:
-        with process:
+    with process:
+        try:
             yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def until_shown(pid: int) -> None:
     """Wait for a process's environment: it is empty for a moment while the program is being loaded."""
-    limit = time.monotonic() + 60
-    while not Path(f"/proc/{pid}/environ").read_bytes() and time.monotonic() < limit:
-        os.sched_yield()
+    wait_until(Path(f"/proc/{pid}/environ").read_bytes, "its environment")
 
 
 def test_a_leftover_is_killed_only_if_it_is_the_one() -> None:

@@ -145,11 +145,12 @@ async def test_a_body_that_holds_pythons_lock_and_works_is_told_as_busy_once_and
         await until(lambda: worker.last_seen > seen + 4)  # more rounds than a worker without answers has
         assert (worker.state, worker.record.run, job.task("a").record.state) == ("busy", 1, "running")
         assert job.task("a").record.attempt == 1
+        heard = list(told)  # on a busy machine the next body may be slow, too
         await job.cancel(force=True)
         again = await runtime.submit(Workstream("w", tasks=[Task("a", run=bodies.quick, engine="process")]))
         assert (await again.wait()).state == "completed"
-    assert [(notice.event, notice.entity_id) for notice in told] == [("worker_busy", "p#1")]
-    assert "its process works" in told[0].text
+    assert [(notice.event, notice.entity_id) for notice in heard] == [("worker_busy", "p#1")]
+    assert "its process works" in heard[0].text
 
 
 async def test_a_busy_body_ends_at_its_limit() -> None:

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -82,6 +83,43 @@ def lose_lock(path: Path) -> None:
     """Lose the lock, as on a file system without locks, or by a cleaner on a machine that cannot see the owner."""
     path.with_name(f"{path.name}.lock").unlink()
     lock._owned.clear()
+
+
+def test_a_new_command_of_a_killed_owner_is_waited_for_until_it_has_closed_the_lock(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its fork and its `exec` it has the handle of the lock. Here this process has it."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    file = path.with_name(f"{path.name}.lock")
+    held: list[int] = []
+    pauses = 0
+
+    def hold() -> None:
+        nonlocal pauses
+        pauses = 0
+        file.write_text(f"{gone.pid}\n")
+        held.append(os.open(file, os.O_RDWR))
+        lock._take(held[-1])
+
+    def pause(seconds: float) -> None:
+        nonlocal pauses
+        pauses += 1
+        if pauses == 3:
+            os.close(held.pop())
+
+    monkeypatch.setattr(time, "sleep", pause)
+    monkeypatch.setattr(lock, "_EXEC", 240.0)
+    hold()
+    assert lock.owner_of(path) is None
+    hold()
+    lock.Lock(path).release()
+    hold()
+    monkeypatch.setattr(lock, "_EXEC", 0.0)  # it does not end that soon
+    assert lock.owner_of(path) == f"process {gone.pid}"
+    with pytest.raises(JournalLocked, match=f"in use by process {gone.pid}"):
+        lock.Lock(path)
+    os.close(held.pop())
 
 
 def backup(path: Path) -> Path:
