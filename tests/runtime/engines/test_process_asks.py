@@ -101,6 +101,8 @@ async def test_what_cannot_be_asked_is_refused_as_beside_the_runtime() -> None:
 async def test_who_waits_no_longer_may_ask_for_something_else_and_be_rejected() -> None:
     async with Runtime(workers=ONE) as runtime:
         job = await runtime.submit(flow(bodies.asks_again))
+        await asked(runtime)
+        os.kill(job.task("t").record.pid or 0, signal.SIGALRM)
         await until(lambda: job.task("t").record.details is not None)
         await asked(runtime, 2)
         await job.task("t").approve(by="ana", approval="first")  # no body waits for it
