@@ -79,7 +79,7 @@ def spent(address: str) -> Spent:
 
 
 def _one(connection: psycopg.Connection, query: str) -> str:
-    row = connection.execute(query).fetchone()  # type: ignore[arg-type]
+    row = connection.execute(query).fetchone()
     if row is None:
         raise RuntimeError(f"the server says nothing to {query}")
     return str(row[0])

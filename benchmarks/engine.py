@@ -62,6 +62,7 @@ class Link(Actor):
     """Passes a number on, reduced by one."""
 
     __slots__ = ("next",)
+    next: Ref[Any, Any]
 
     def receive(self, message: Any, ctx: Context) -> None:
         if type(message) is int:

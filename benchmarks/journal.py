@@ -114,9 +114,9 @@ def drive(
                 free += 1
             else:
                 waiting.append((journal.append(entries[step]), entries, step + 1))
-        while free and (entries := next(fresh, None)) is not None:
+        while free and (first := next(fresh, None)) is not None:
             free -= 1
-            waiting.append((journal.append(entries[0]), entries, 1))
+            waiting.append((journal.append(first[0]), first, 1))
         journal.flush()
         if busy:
             until = time.perf_counter() + busy

@@ -44,7 +44,7 @@ async def measure(count: int, words: str, *, restart: bool = False, **options: A
     """Submit the tasks, let them wait, and print what each takes."""
     with TemporaryDirectory() as folder:
         workers, clock = [Worker("w", engine="loop", capacity=1_000)], VirtualClock()
-        open_one = partial(Runtime, Path(folder) / "state.db", workers=workers, **({"clock": clock} if restart else {}))
+        open_one = partial(Runtime, Path(folder) / "state.db", workers=workers, clock=clock if restart else None)
         async with open_one() as runtime:
             runtime.task(name="body")(body)
             tasks = [Task(f"t{number}", run="body", **options) for number in range(_WIDTH)]
