@@ -324,6 +324,8 @@ class KernelHarness:
                 self._stop(token, force)
             case Answer():
                 self.answers.append((effect.value, effect.error))
+                if effect.reply.answer is not None:
+                    effect.reply.answer(effect.value, effect.error)
             case ApprovalDecided():
                 self.decided.append((effect.token, effect.name, str(effect.record.state)))
             case RunHook():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.actors.stage import KernelHarness, flow, hangs, task
 
-from callboard.actors.kernel.transaction import Answer, StartCall, Transaction
+from callboard.actors.kernel.transaction import StartCall
 from callboard.actors.messages.commands import Pause, Reply, RunStep, StartWorkers, StopStep, TerminateWorker
 from callboard.actors.messages.inputs import REBUILT, CallEnded, Drain, TurnFailed, WorkerBeat, WorkerDied
 from callboard.actors.records.step import StepRecord
@@ -50,12 +50,6 @@ class Steps(KernelHarness):
 
         self.send(RunStep(token or self.token(name), number, step, moves, Reply(answered)))
         return answers[0]
-
-    def commit(self, turn: Transaction) -> None:
-        super().commit(turn)
-        for effect in turn.effects:
-            if isinstance(effect, Answer) and effect.reply.answer is not None:
-                effect.reply.answer(effect.value, effect.error)
 
     def _start(self, call: StartCall) -> None:
         if call.kind != "step":

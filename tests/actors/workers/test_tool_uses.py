@@ -8,7 +8,6 @@ import pytest
 from tests.actors.jobs_help import goes_on, waits
 from tests.actors.stage import KernelHarness, flow, hangs, task
 
-from callboard.actors.kernel.transaction import Answer, Transaction
 from callboard.actors.messages.commands import LeaveTool, Pause, Reply, ResetBreaker, TripBreaker, UseTool
 from callboard.actors.messages.inputs import REBUILT, CallEnded, Drain, ToolHeard, ToolShares
 from callboard.actors.records.step import StepRecord
@@ -46,12 +45,6 @@ class Steps(KernelHarness):
 
         self.send(UseTool(token or self.token(name), number, tool, step, Reply(answered), Reply(got)))
         return told[0]
-
-    def commit(self, turn: Transaction) -> None:
-        super().commit(turn)
-        for effect in turn.effects:
-            if isinstance(effect, Answer) and effect.reply.answer is not None:
-                effect.reply.answer(effect.value, effect.error)
 
     def leave(self, name: str, number: int = 1, status: str = "ok", **more: Any) -> None:
         """Let a step of a task's body leave its tool."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import msgspec
 import pytest
 from tests.runtime.flows import bodies
 from tests.runtime.flows.dying import DIES, killed_at_each_turn
+from tests.runtime.flows.helpers import Open, result, submitted
 from tests.waiting import until
 
 from callboard import JobHandle, Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream, step
@@ -24,18 +24,8 @@ from callboard.errors import (
 from callboard.runtime.handles.jobs import core_of
 
 pytestmark = pytest.mark.anyio
-Open = Callable[..., Runtime]
 SOON = Retry(max_attempts=2, base_delay=0.0, jitter=0.0)
 DAY = 24 * 3600.0
-
-
-async def submitted(runtime: Runtime, body: Any, *, job_id: str = "job", **options: Any) -> JobHandle:
-    runtime.task(name="body")(body)
-    return await runtime.submit(Workstream("flow", tasks=[Task("t", run="body", **options)]), id=job_id)
-
-
-async def result(job: JobHandle) -> Any:
-    return (await job.wait()).raise_for_state().results["t"]
 
 
 async def waits_for(job: JobHandle, name: str, number: int = 1) -> None:
@@ -245,7 +235,7 @@ async def test_the_deadline_of_a_receive_stays_that_of_the_first_run(tmp_path: P
     for days in (2, 1.5):
         clock.advance(days * DAY)
         async with Runtime(tmp_path / "j.db", clock=clock) as runtime:
-            runtime.task(name="body")(body)
+            runtime.task(name="body of job")(body)
             job = await runtime.job("job")
             if days == 2:
                 await waits_for(job, "a")
@@ -262,7 +252,7 @@ async def test_a_message_that_was_sent_before_a_restart_is_received_after_it(tmp
         await job.send("early", 1)
         await waits_for(job, "go")
     async with Runtime(tmp_path / "j.db") as runtime:
-        runtime.task(name="body")(body)
+        runtime.task(name="body of job")(body)
         job = await runtime.job("job")
         await job.send("go", 0)
         assert await result(job) == [0, 1]

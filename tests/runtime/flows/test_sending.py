@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +9,14 @@ import anyio
 import pytest
 from tests.runtime.flows import bodies
 from tests.runtime.flows.dying import DIES, killed_at_each_turn
+from tests.runtime.flows.helpers import Open, result, submitted
 
-from callboard import JobHandle, Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream, step
+from callboard import Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream, step
 from callboard.errors import FlowChanged, InvalidTransitionError, NotSerialisable
 from callboard.testing import Simulation
 
 pytestmark = pytest.mark.anyio
-Open = Callable[..., Runtime]
 SOON = Retry(max_attempts=2, base_delay=0.0, jitter=0.0)
-
-
-async def submitted(runtime: Runtime, body: Any, job_id: str = "job", **options: Any) -> JobHandle:
-    runtime.task(name=job_id)(body)
-    return await runtime.submit(Workstream("flow", tasks=[Task("t", run=job_id, **options)]), id=job_id)
-
-
-async def result(job: JobHandle) -> Any:
-    return (await job.wait()).raise_for_state().results["t"]
 
 
 async def receives_two(task: TaskContext) -> list[Any]:
@@ -42,7 +32,7 @@ async def test_a_flow_sends_in_order_to_another_job_or_to_one_of_its_tasks(open_
         await task.send("other", "n", 2, task="t")
 
     async with open_runtime() as runtime:
-        other = await submitted(runtime, receives_two, "other")
+        other = await submitted(runtime, receives_two, job_id="other")
         job = await submitted(runtime, body)
         assert await result(other) == [{"one": [1, None]}, 2]
         await job.wait()
@@ -61,7 +51,7 @@ async def test_a_later_attempt_does_not_send_again(open_runtime: Open) -> None:
         await task.send("other", "n", 1)  # another message, though it is equal
 
     async with open_runtime() as runtime:
-        other = await submitted(runtime, receives_two, "other")
+        other = await submitted(runtime, receives_two, job_id="other")
         await result(await submitted(runtime, body, retry=SOON))
         assert await result(other) == [1, 1]
         assert len(runtime._services.journal.reader.messages("other")) == 2
@@ -86,7 +76,7 @@ async def test_the_errors_are_those_of_a_handle_and_a_replay_raises_them_again(o
 
     clock = VirtualClock()
     async with open_runtime(clock=clock) as runtime:
-        ended = await submitted(runtime, nothing, "ended")
+        ended = await submitted(runtime, nothing, job_id="ended")
         await ended.wait()
         with pytest.raises(InvalidTransitionError) as refused:
             await ended.send("n")
@@ -144,7 +134,7 @@ async def test_another_message_under_a_kept_name_is_refused(open_runtime: Open) 
         raise RuntimeError("interrupted")
 
     async with open_runtime() as runtime:
-        other = await submitted(runtime, receives_two, "other")
+        other = await submitted(runtime, receives_two, job_id="other")
         job = await submitted(runtime, body, retry=SOON)
         outcome = await job.wait()
         assert outcome.state == "failed"
@@ -165,7 +155,7 @@ async def test_a_send_that_the_body_gives_up_goes_out_once(open_runtime: Open) -
         return [await task.receive("n") for _ in range(20)]
 
     async with open_runtime() as runtime:
-        other = await submitted(runtime, receives, "other")
+        other = await submitted(runtime, receives, job_id="other")
         await result(await submitted(runtime, body))
         assert await result(other) == list(range(20))
         assert len(runtime._services.journal.reader.messages("other")) == 20
@@ -192,15 +182,15 @@ async def test_a_flow_sends_to_its_own_job_and_to_a_child(open_runtime: Open) ->
         assert [one.label for one in await job.steps("t") if one.name.startswith("task.send")] == [
             "task.send mine", "task.send n"
         ]  # fmt: skip
-        assert await result(await submitted(runtime, plain, "plain")) == [3]
+        assert await result(await submitted(runtime, plain, job_id="plain")) == [3]
 
 
 @pytest.mark.parametrize("engine", ["thread", "process"])
 async def test_plain_bodies_send_in_threads_and_processes(engine: Any, tmp_path: Path) -> None:
     workers = (Worker("one", engine=engine), Worker("loop", engine="loop"))
     async with Runtime(tmp_path / "j.db", workers=workers) as runtime:
-        other = await submitted(runtime, receives_two, "other")
-        ended = await submitted(runtime, nothing, "ended")
+        other = await submitted(runtime, receives_two, job_id="other")
+        ended = await submitted(runtime, nothing, job_id="ended")
         await ended.wait()
         with pytest.raises(InvalidTransitionError) as refused:
             await ended.send("n")

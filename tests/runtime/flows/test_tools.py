@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 from tests.runtime.flows import bodies
+from tests.runtime.flows.helpers import Open, result, submitted
 from tests.waiting import until
 
 from callboard import (
@@ -28,19 +27,8 @@ from callboard.errors import RetryAfter
 from callboard.runtime.handles.jobs import core_of
 
 pytestmark = pytest.mark.anyio
-Open = Callable[..., Runtime]
 ONE = {"model": Tool(max_parallel=1)}
 SICK = {"model": Tool(breaker=Breaker(failure_threshold=2, cooldown="1h", ignore=["KeyError"]))}
-
-
-async def submitted(runtime: Runtime, body: Any, *, job_id: str = "job", **options: Any) -> JobHandle:
-    runtime.task(name=f"body of {job_id}")(body)
-    tasks = [Task("t", run=f"body of {job_id}", **options)]
-    return await runtime.submit(Workstream("flow", tasks=tasks), id=job_id)
-
-
-async def result(job: JobHandle) -> Any:
-    return (await job.wait()).raise_for_state().results["t"]
 
 
 async def uses(job: JobHandle) -> list[tuple[str, str | None]]:

@@ -11,6 +11,7 @@ import anyio
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.runtime.flows.helpers import Open, result, submitted
 from tests.waiting import until
 
 from callboard import (
@@ -18,12 +19,10 @@ from callboard import (
     Retry,
     Runtime,
     StepRecord,
-    Task,
     TaskContext,
     Tool,
     VirtualClock,
     Worker,
-    Workstream,
     step,
 )
 from callboard.errors import AttemptOver, RetryAfter
@@ -37,22 +36,11 @@ from callboard.runtime.jobs.worker_requests import WorkerRequests
 from callboard.runtime.lifespan import draining
 
 pytestmark = pytest.mark.anyio
-Open = Callable[..., Runtime]
 GPU = {"gpu"}
 LOOP = Worker("loop", engine="loop", capacity=1)
 ONE = (LOOP, Worker("gpu", engine="loop", capacity=1, capabilities=["gpu"]))
 THREAD = Worker("thread", engine="thread", capacity=1, capabilities=["gpu"])
 TWICE = Retry(max_attempts=2, base_delay=0.0, jitter=0.0)
-
-
-async def submitted(runtime: Runtime, body: Any, *, job_id: str = "job", **options: Any) -> JobHandle:
-    runtime.task(name=f"body of {job_id}")(body)
-    tasks = [Task("t", run=f"body of {job_id}", **options)]
-    return await runtime.submit(Workstream("flow", tasks=tasks), id=job_id)
-
-
-async def result(job: JobHandle) -> Any:
-    return (await job.wait()).raise_for_state().results["t"]
 
 
 async def wheres(job: JobHandle) -> list[tuple[str, str | None, str | None]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.runtime.flows.helpers import result
 from tests.runtime.web.conftest import client_of
 
 from callboard import JobHandle, Runtime, Task, TaskContext, Worker, Workstream
@@ -39,10 +40,6 @@ async def client(runtime: Runtime) -> AsyncIterator[httpx.AsyncClient]:
 async def submitted(runtime: Runtime, most: int) -> JobHandle:
     task = Task("t", run="body", args={"most": most})
     return await runtime.submit(Workstream("flow", tasks=[task]), id=f"m{next(IDS)}")
-
-
-async def result(job: JobHandle) -> Any:
-    return (await job.wait()).raise_for_state().results["t"]
 
 
 async def test_a_webhooks_body_is_the_value_json_or_text(runtime: Runtime, client: httpx.AsyncClient) -> None:
