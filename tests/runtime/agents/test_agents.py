@@ -832,14 +832,15 @@ async def test_calls_of_an_mcp_server_are_steps(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is of Unix")
-@pytest.mark.parametrize(("mode", "least"), [("boundaries", 15), ("random", 50)])
-def test_an_agent_that_is_killed_again_and_again_repeats_nothing(tmp_path: Path, mode: str, least: int) -> None:
+def test_an_agent_that_is_killed_again_and_again_repeats_nothing(tmp_path: Path) -> None:
     program = Path(__file__).with_name("killed.py")
     ended = subprocess.run(
-        [sys.executable, program, tmp_path, mode, "1"],
+        [sys.executable, program, tmp_path, "1"],
         capture_output=True, text=True, timeout=900, check=False, env=environment(),
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-5000:]
-    *faults, kills = ended.stdout.split("\n")[:-1]
-    assert faults == []
-    assert int(kills.removeprefix("kills ")) >= least
+    told = ended.stdout.splitlines()
+    assert [line for line in told if not line.startswith("kills ")] == []
+    of_steps, at_random = (int(line.removeprefix("kills ")) for line in told)
+    assert of_steps >= 15
+    assert at_random >= 15
