@@ -6,6 +6,7 @@ For tests that kill programs, or start many; not for tests of how a program is s
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -61,10 +62,23 @@ class Fork:
                 os.kill(self.pid, signal.SIGKILL)
 
 
+_Environment = tuple[tuple[str, str], ...]
+
+_idle: dict[_Environment, subprocess.Popen[bytes]] = {}
+"""Processes that fork, by their environment: the next test uses the one of the last test."""
+
+
+@atexit.register
+def _end_idle() -> None:
+    while _idle:
+        _idle.popitem()[1].communicate()
+
+
 class Forks:
     """The process that forks: `with Forks(folder) as forks: forks.run(program, ...)`. One program runs at a time.
 
-    folder: where the outputs of programs are kept. more: variables of the environment.
+    folder: where the outputs of programs are kept. more: variables of the environment. Afterwards the process is kept
+    for the next `Forks` of the same environment: starting it costs as much as ten forks.
     """
 
     def __init__(self, folder: Path, **more: str) -> None:
@@ -74,7 +88,9 @@ class Forks:
         self._rest = b""
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
+        # pytest says in one variable which test runs
+        self._key = tuple(sorted((*pair,) for pair in self._environment.items() if pair[0] != "PYTEST_CURRENT_TEST"))
+        self._process = _idle.pop(self._key, None) or subprocess.Popen(
             [sys.executable, "-P", __file__], env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         return self
@@ -83,7 +99,10 @@ class Forks:
         if self._running is not None:
             self._running.kill()
             self._running.wait()
-        self._process.communicate()
+        if self._key in _idle or self._process.poll() is not None:
+            self._process.communicate()
+        else:
+            _idle[self._key] = self._process
 
     def start(
         self, program: Path | str, *words: object, cwd: Path | None = None, stdout: Path | str | None = None
