@@ -330,38 +330,38 @@ async def test_nothing_grows_over_thousands_of_rounds() -> None:
         n = task.args.get("n", 0)
         await work(n)
         ran.clear()
-        if n in (1_000, 3_999):
+        if n in (500, 1_999):
             measured[n] = tracemalloc.get_traced_memory()[0]
-        return task.again(n=n + 1) if n < 3_999 else n
+        return task.again(n=n + 1) if n < 1_999 else n
 
     async with Runtime() as runtime:
         tracemalloc.start()
         try:
             job = await submitted(runtime, body)
-            assert (await job.wait()).results == {"t": 3_999}
+            assert (await job.wait()).results == {"t": 1_999}
         finally:
             tracemalloc.stop()
         assert kept(runtime, job) == (["work"], 1)
         told = list(runtime._services.journal.reader.transitions(entity_id=job.task("t").record.id))
         assert len(told) < 10
-    assert measured[3_999] - measured[1_000] < 75_000, measured  # 25 bytes a round
+    assert measured[1_999] - measured[500] < 37_500, measured  # 25 bytes a round
 
 
 async def test_nor_does_the_file(tmp_path: Path) -> None:
     async def body(task: TaskContext) -> Any:
         n = task.args.get("n", 0)
         await task.gather(*(work.bind(part) for part in range(5)))
-        return task.again(n=n + 1) if n < 300 else n
+        return task.again(n=n + 1) if n < 100 else n
 
     async with Runtime(tmp_path / "j.db", workers=[Worker("one", engine="loop", capacity=1)]) as runtime:
         runtime.task(name="body")(body)
-        assert await result(runtime, "body") == 300
+        assert await result(runtime, "body") == 100
     with closing(sqlite3.connect(tmp_path / "j.db")) as file, file:
         counts = [
             file.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("step_records", "attempt_records")
         ]
         assert counts == [5, 1]
-        assert file.execute("SELECT round, attempt_count FROM tasks").fetchall() == [(301, 1)]
+        assert file.execute("SELECT round, attempt_count FROM tasks").fetchall() == [(101, 1)]
     assert audited(tmp_path / "j.db") == []
 
 
@@ -388,7 +388,7 @@ async def body(task: TaskContext):
     note(f"round {n}")
     for part in range(3):
         assert await work(n, part) == n
-    return task.again(n=n + 1) if n < 400 else n
+    return task.again(n=n + 1) if n < 150 else n
 
 async def main():
     async with Runtime(folder / "state.db") as runtime:
@@ -419,10 +419,10 @@ def test_killed_at_random_instants_no_round_is_lost_or_begins_twice(loop: str, t
             kills += running.wait() == -9
             assert "Traceback" not in running.stderr, running.stderr
         done = forks.run(program, tmp_path)
-    assert done.stdout == "400\n", done.stderr
+    assert done.stdout == "150\n", done.stderr
     steps = [line for line in log.read_text().splitlines() if "." in line]
     assert kills
-    assert [*dict.fromkeys(steps)] == [f"{n}.{part}" for n in range(401) for part in range(3)]  # none is missing
+    assert [*dict.fromkeys(steps)] == [f"{n}.{part}" for n in range(151) for part in range(3)]  # none is missing
     repeated = sum(Counter(steps).values()) - len(set(steps))
     assert repeated <= kills  # only the one that ran when the process was killed
     assert audited(tmp_path / "state.db") == []

@@ -506,7 +506,7 @@ anyio.run(main)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("loop", "when"), [("asyncio", "commit"), ("asyncio", "_do"), ("trio", "_do")])
+@pytest.mark.parametrize(("loop", "when"), [("asyncio", "commit"), ("trio", "_do")])
 def test_killed_at_any_instant_no_message_is_lost_or_received_twice(loop: str, when: str, tmp_path: Path) -> None:
     assert killed_at_each_turn(PROGRAM, loop, when, tmp_path) == "[0, 1, 2, 3]\n"
     lines = (tmp_path / "ran").read_text().splitlines()

@@ -54,8 +54,7 @@ def completed(forks: Forks, program: Path, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loop", ["asyncio", "trio"])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("when", "loop"), [("before", "asyncio"), ("after", "trio")])
 def test_killed_at_every_step_a_saga_charges_and_compensates_once(when: str, loop: str, tmp_path: Path) -> None:
     program = program_of(tmp_path, loop)
     with Forks(tmp_path) as forks:

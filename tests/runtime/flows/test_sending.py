@@ -248,6 +248,6 @@ anyio.run(main)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("loop", "when"), [("asyncio", "commit"), ("asyncio", "_do"), ("trio", "_do")])
+@pytest.mark.parametrize(("loop", "when"), [("asyncio", "commit"), ("trio", "_do")])
 def test_killed_at_any_instant_each_message_is_sent_once(loop: str, when: str, tmp_path: Path) -> None:
     assert killed_at_each_turn(PROGRAM, loop, when, tmp_path) == "[1, 1, 2]\n"
