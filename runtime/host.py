@@ -256,7 +256,7 @@ class KernelHost:
             called(self._bodies.callable_body, name)
         except Exception as error:  # whatever its module does
             return str(error) if isinstance(error, BodyNotFound) else message_of(error)
-        return "it was not there when it was looked for"
+        return "the function did not exist when the runtime looked for it"
 
     def resolve(self, name: str) -> Callable[..., Any]:
         """The function with that import path or registered name. Raises BodyNotFound."""
@@ -374,7 +374,7 @@ class KernelHost:
             case JobOver() | JobsTakenOver():
                 self._about_jobs(effect)
             case _:
-                raise TypeError(f"{effect!r} is no effect of ours")
+                raise TypeError(f"{effect!r} is not an effect that a runtime carries out")
 
     def _forget(self, effect: EntityDropped | MachineOver) -> None:
         """Count a released entity. After many workers and breakers, their records are removed from the journal."""

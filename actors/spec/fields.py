@@ -172,7 +172,7 @@ class Fields:
             if not re.fullmatch(_HEADER, name):
                 self.bad((*at, index), f"{short(name)} cannot be the name of a header", 'write it as "X-Event-Id"')
             elif name.lower() in (one.lower() for one in names[:index]):
-                self.bad((*at, index), f"{short(name)} is listed twice: the case of a header says nothing", "remove it")
+                self.bad((*at, index), f"{short(name)} is listed twice: headers ignore case", "remove it")
 
     def folder(self, path: str | None, at: Path) -> None:
         """Check that a text can be a path."""

@@ -53,7 +53,7 @@ def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
                     )
                 elif field == "after" and other in needed:
                     problem = f"task {short(task.name)} has {short(other)} under both depends_on and after"
-                    advice = "keep one: depends_on wants it to end well, after only to end"
+                    advice = "keep one: depends_on needs its success, after only its end"
                 else:
                     mine.append(number)
                     seen.add(other)

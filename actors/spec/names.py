@@ -52,7 +52,7 @@ def message_name_problem(name: str) -> str | None:
     if name != name.strip():
         return "begins or ends with a space"
     if "/" in name:
-        return "holds '/', which parts the names in an address"
+        return "holds '/', which separates the names in an address"
     return None if name.isprintable() else "holds characters that cannot be printed"
 
 

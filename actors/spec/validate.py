@@ -314,7 +314,7 @@ class _Checker(Fields):
         self.folder(task.cwd, (*at, "cwd"))
         self.at_least((*at, "max_output"), task.max_output, 0)
         if not task.expected_exit_codes:
-            self.bad((*at, "expected_exit_codes"), "is empty: no exit would be a good one", "write [0]")
+            self.bad((*at, "expected_exit_codes"), "is empty: no exit code would mean success", "write [0]")
         for index, code in enumerate(task.expected_exit_codes):
             if not -64 <= code <= 0xFFFFFFFF:
                 self.bad(

@@ -137,7 +137,7 @@ def _say(known: BreakerActor, said: Breaker, job_id: str, overruled: bool) -> No
     record = known.record
     differs = _with(record, said, record.said_by) != record
     if differs and record.said_by is not None:
-        end = "the runtime's setting holds" if overruled else "the last one to be submitted holds"
+        end = "the runtime's setting holds" if overruled else "the settings submitted last apply"
         _tell(known, job_id, _words(said), f"the one of {record.said_by}", end)
     if not overruled:
         _set(known, said, job_id)

@@ -174,7 +174,7 @@ class Mailboxes:
         while details is not None and details.owed:
             request = next(iter(details.owed))
             del details.owed[request]
-            text = f"asked {cell.name} {shown(request.message)}: it {what} with the answer put off"
+            text = f"asked {cell.name} {shown(request.message)}: it {what} before it gave its postponed answer"
             request.fail(self._stopped(cell, text))
 
     def _stopped(self, cell: Cell, text: str) -> ActorStopped:

@@ -59,7 +59,7 @@ class OwnLoop:
         if (running is not self._loop and running is not None) or get_ident() != self._thread:
             raise RuntimeError(
                 f"{what} belongs to the event loop on which its runtime was opened, and is used on another one, or in "
-                "another thread, where nothing would ever wake who waits for it. From a thread use "
+                "another thread, where nothing would wake its waiters. From a thread use "
                 "runtime.portal.call(func, ...), of an actor's reference also tell_threadsafe; from another asyncio "
                 "loop use asyncio.run_coroutine_threadsafe(coroutine, loop)"
             )

@@ -205,7 +205,7 @@ class Connection:
         if isinstance(value, Again) and self.again is not None and value.token == self.again.token:
             return value
         raise Permanent(
-            "task.again(...) was called, but the body has not returned what it gave: write `return task.again(...)`"
+            "task.again(...) was called, but the body did not return its value: write `return task.again(...)`"
         )
 
     def _check_place(self, blocks: bool, on_loop: str, in_thread: str) -> None:

@@ -201,7 +201,7 @@ class OutcomeReporter:
         self._notice("hook_failed", "error", text, **_owner_of(row), **facts)
 
     def _hook_waits(self, row: OutboxRow, hook: Hook, error: str) -> None:
-        text = f"{_title(row, hook)} waits until a program that has it starts: {error}"
+        text = f"{_title(row, hook)} waits until a program that has its function starts: {error}"
         self._notice("hook_waits", "warning", text, **_owner_of(row), hook=row.callback or row.event, error=error)
 
     def _ended(self, outcome: Outcome, value: Any, owner: str | None = None) -> None:

@@ -83,7 +83,7 @@ def refuse_full(where: str, row: InboxRow, for_one: int, in_all: int) -> None:
     whom = "a program that has the machine runs the journal" if event else "the journal is run again"
     raise InboxFull(
         f"{what} wait in the inbox of {where} already, and it takes no more than {WAITING_FOR_ONE:,} for one target "
-        f"and {WAITING_IN_ALL:,} in all: nothing was put there. They are done when {whom}."
+        f"and {WAITING_IN_ALL:,} in all: nothing was put there. They take effect when {whom}."
     )
 
 

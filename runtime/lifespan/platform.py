@@ -161,7 +161,7 @@ class Platform:
             notice("cluster_back", "info", "the Ray cluster is connected again; its workers start anew")
         else:
             text = (
-                f"{reason}. Its running tasks are lost, and run again once it is connected, which is tried repeatedly"
+                f"{reason}. Its running tasks are lost, and run again after a new connection, which is tried repeatedly"
             )
             notice("cluster_away", "error", text, reason=reason)
         self._services.cluster_away = reason

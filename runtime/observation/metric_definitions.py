@@ -126,7 +126,7 @@ SERIES: tuple[Series, ...] = (
         ("engine",), _by_engine("cpu_seconds"),
     ),
     Series(
-        "peak_memory_bytes", "The most memory that one of them had.", False, "By", ("engine",),
+        "peak_memory_bytes", "The most memory that one command or worker process used.", False, "By", ("engine",),
         _by_engine("peak_memory_bytes"),
     ),
 )  # fmt: skip

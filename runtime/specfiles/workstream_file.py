@@ -158,7 +158,7 @@ def unbearable(data: object) -> str | None:
     while level:
         values += len(level)
         if values > MOST_VALUES:
-            return f"means more than {MOST_VALUES:,} values; make several of it"
+            return f"has more than {MOST_VALUES:,} values; split it into several files"
         if depth > DEEPEST:
             return f"is nested more than {DEEPEST} levels deep"
         depth += 1
@@ -243,12 +243,12 @@ def _parse(path: Path, text: str) -> tuple[Any, Callable[[], speclines.Lines], l
             return _yaml(path, text)
         case suffix:
             ends = f"has a name that ends in {suffix}" if suffix else "has a name without an ending"
-            raise _refused(path, f"{ends}, and its format is told by that: it must be one of {_ENDINGS}", None)
+            raise _refused(path, f"{ends}, and the ending decides the format: it must be one of {_ENDINGS}", None)
 
 
 def _toml(path: Path, text: str) -> Any:
     if text.count(",") > MOST_VALUES and _QUOTED.sub("", text).count(",") > MOST_VALUES:  # the parser takes minutes
-        raise _refused(path, f"means more than {MOST_VALUES:,} values; make several of it", None)
+        raise _refused(path, f"has more than {MOST_VALUES:,} values; split it into several files", None)
     for steps in _DOTTED.finditer(text):
         if steps.group().count(".") > _MOST_STEPS:
             line = text.count("\n", 0, steps.start()) + 1

@@ -69,7 +69,7 @@ class LivelockDetector:
             self._tail, self._quiet_since = self._world.journal.tail, self._steps
         if self._steps >= LONGEST_INSTANT or self._steps - self._quiet_since >= QUIET_INSTANT:
             raise SimulationError(
-                f"after {self._steps:,} steps at one moment there is more to do: it goes round in circles{self._busy()}"
+                f"after {self._steps:,} steps at one moment there is more to do: it repeats without end{self._busy()}"
             )
 
     def _busy(self) -> str:

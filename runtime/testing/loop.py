@@ -150,7 +150,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         if self._turns >= MOST_TURNS:
             raise SimulationError(
                 f"a coroutine was still busy after {MOST_TURNS} turns of the event loop, at one and the same moment: "
-                "it goes round in circles. Let it wait for time to pass (`await anyio.sleep(1)` costs nothing here)."
+                "it repeats without end. Let it wait for time to pass (`await anyio.sleep(1)` costs nothing here)."
             )
 
     def _go_round(self) -> None:

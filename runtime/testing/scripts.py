@@ -116,7 +116,7 @@ def script_of(
     **more: Any,
 ) -> Script:
     """Make a script from a test's arguments. Raises TypeError and ValueError for impossible ones."""
-    text(name, "the name of what a script is for")
+    text(name, "the name in a script")
     said = [word for word, value in (("run", run), ("returns", returns), ("outcomes", outcomes)) if value is not None]
     if len(said) > 1:
         raise TypeError(f"the script of {name!r} has {' and '.join(said)}: give one of them")

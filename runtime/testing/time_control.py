@@ -175,7 +175,7 @@ class TimeControl:
         The runtime notices it within a minute.
         """
         world = self.world
-        by = amount(seconds, "what the wall clock is set by")
+        by = amount(seconds, "the change of the wall clock")
         world.clock.jump_utc(by)
         world.note("wall clock", f"{by:+g} s")
         world.later(world.random.uniform(0, 60), "fault", self._look_at_clock)
@@ -198,7 +198,7 @@ class TimeControl:
     def told(self) -> str:
         """The seed, and the end of the trace, as failures show them."""
         unused = ", ".join(map(repr, self.world.scripts.unused))
-        scripts = f"; by these scripts nothing ran: {unused}" if unused else ""
+        scripts = f"; these scripts were not used: {unused}" if unused else ""
         return f"seed {self.seed}{scripts}; the end of the trace:\n{self.world.trace.excerpt()}"
 
     @contextmanager

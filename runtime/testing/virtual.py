@@ -271,7 +271,7 @@ class VirtualRuntime(ScriptedRuntime):
 
     def jump_utc(self, seconds: float) -> None:
         """Set the wall clock forward or back by so many seconds; timers that are due by it fire at once."""
-        self._loop_world.clock.jump_utc(amount(seconds, "what the wall clock is set by"))
+        self._loop_world.clock.jump_utc(amount(seconds, "the change of the wall clock"))
         self.look_at_clock()
 
     def _platform(self) -> MakePlatform:

@@ -172,7 +172,7 @@ def test_what_is_not_there_is_told_apart(postgres_server: PrivateServer, tmp_pat
         connection.execute("CREATE ROLE ana LOGIN PASSWORD 'geheim' IN ROLE passworded")
     refused = {
         server.address(database="nowhere"): (JournalMissing, "there is no such database"),
-        server.address(user="nobody"): (JournalUnwritable, "the role is not there"),
+        server.address(user="nobody"): (JournalUnwritable, "the role does not exist"),
         server.address(user="ana", password="falsch"): (JournalUnwritable, "the role or its password is wrong"),
         server.address(user="ana"): (JournalUnwritable, "it wants a password"),
         f"postgresql:///x?host={tmp_path}": (JournalUnwritable, "it cannot be reached"),

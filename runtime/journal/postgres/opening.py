@@ -246,13 +246,13 @@ _BY_STATE: dict[str, tuple[type[JournalError], str]] = {
     "42P01": (JournalMissing, "there is no journal. Make it: `callboard migrate` with that address"),
     "25006": (JournalUnwritable, "it is read-only, as a standby is. Use the address of the primary"),
     "53100": (JournalUnwritable, "its disk is full. Make room"),
-    "53200": (JournalUnwritable, "it has no memory left. Give it more, or end what takes it"),
-    "53300": (JournalUnwritable, "it has no connection left. Raise max_connections, or end what nobody uses"),
+    "53200": (JournalUnwritable, "it has no memory left. Give it more, or end other programs"),
+    "53300": (JournalUnwritable, "it has no connection left. Raise max_connections, or close unused connections"),
     "55P03": (JournalLocked, "another session holds what it needs locked. Let it finish, then try again"),
     "57014": (JournalLocked, "it took too long. Try again"),
-    "58030": (JournalUnwritable, "it cannot read or write its files. See to its disk"),
-    "40001": (JournalError, "it met another transaction. Try again"),
-    "40P01": (JournalError, "it met another transaction. Try again"),
+    "58030": (JournalUnwritable, "it cannot read or write its files. Check its disk"),
+    "40001": (JournalError, "it conflicted with another transaction. Try again"),
+    "40P01": (JournalError, "it conflicted with another transaction. Try again"),
 }
 """Explanations of server errors, with what to do, by SQLSTATE."""
 _NO_ROOM = (
@@ -283,7 +283,7 @@ _BY_WORDS: dict[str, tuple[type[JournalError], str]] = {
         JournalUnwritable,
         "this role may not enter the database. Let its owner grant CONNECT",
     ),
-    "FATAL: role ": (JournalUnwritable, "the role is not there, or may not log in. Check the address"),
+    "FATAL: role ": (JournalUnwritable, "the role does not exist, or may not log in. Check the address"),
     "FATAL: database ": (
         JournalMissing,
         "there is no such database, or this role may not enter it. Make it (`createdb`)",
@@ -295,10 +295,10 @@ _BY_WORDS: dict[str, tuple[type[JournalError], str]] = {
     "translate host name": _NO_NAME,
     "Connection refused": (
         JournalUnwritable,
-        "it cannot be reached: nothing answers. Start it, or mend the address",
+        "it cannot be reached: nothing answers. Start it, or correct the address",
     ),
     "timeout expired": _SILENT,
-    "FATAL:": (JournalUnwritable, "it refuses the connection. What it says tells why"),
+    "FATAL:": (JournalUnwritable, "it refuses the connection. Its message says why"),
 }
 """Explanations of refused connections: there is no code then, only a text, in English unless configured otherwise.
 The first match counts."""

@@ -31,7 +31,7 @@ SELECT nodes.session, coalesce(nodes.epoch, 0), coalesce(commits.entry, 0), coal
 FROM (SELECT %(me)s::bigint AS node) AS me
   LEFT JOIN nodes USING (node) LEFT JOIN commits USING (node) LEFT JOIN acts USING (node)
 """
-_ANEW = "Start this node anew (docs/postgres.md, under what is promised)"
+_ANEW = 'Start this node anew (docs/postgres.md, under "What is promised")'
 _ACT = "UPDATE acts SET number = number + 1 WHERE node = %(me)s RETURNING number"
 _MAY_ASK = "SELECT has_function_privilege('pg_control_system()', 'EXECUTE')"
 _SYSTEM = "SELECT system_identifier FROM pg_control_system()"

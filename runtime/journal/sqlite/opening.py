@@ -64,8 +64,8 @@ def connect_reader(path: Path) -> sqlite3.Connection:
         connection.close()
         if code_of(error) == sqlite3.SQLITE_READONLY and is_half_made(path):
             raise JournalMissing(
-                f"{path} is half-made: the runtime that began it was killed. The next one to open it makes "
-                "it whole; there is nothing in it yet."
+                f"{path} is half-made: the runtime that began it was killed. The next runtime that "
+                "opens it completes it; it holds no data yet."
             ) from None
         log = path.with_name(path.name + "-wal")
         if code_of(error) not in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY} or log.exists():
@@ -176,15 +176,15 @@ def refuse_second_name(path: Path) -> None:
         found = path.stat()
         if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
             raise JournalUnwritable(
-                f"{path} has {found.st_nlink} names (hard links), and a journal has one: by another name nobody finds "
-                f"its owner, and what it has in {path.name}-wal. Remove the others (`find DIR -samefile FILE` lists "
-                "them)."
+                f"{path} has {found.st_nlink} names (hard links), and a journal has one: a program that opens "
+                f"another name finds neither its owner nor its data in {path.name}-wal. Remove the other names (`find "
+                "DIR -samefile FILE` lists them)."
             )
         if stat.S_ISREG(found.st_mode) and _is_mounted(path):
             raise JournalUnwritable(
-                f"{path} is mounted by itself (a bind mount of one file, as `docker run -v FILE:FILE` makes), and what "
-                f"a journal has in {path.name}-wal would stay outside of it: it would be lost, or damage the file. "
-                "Mount the folder that it lies in."
+                f"{path} is mounted by itself (a bind mount of one file, as `docker run -v FILE:FILE` makes), so "
+                f"{path.name}-wal would stay outside of the mount: its data would be lost, or damage the file. "
+                "Mount the folder that contains the file."
             )
 
 
@@ -243,7 +243,7 @@ def _refuse_unsettled(connection: sqlite3.Connection, path: Path) -> None:
     lacks = [name for name in lacks if name not in there]
     if lacks:
         raise JournalError(
-            f"{path} was written by an older Callboard, from before its tables were settled (it lacks {lacks[0]}), and "
+            f"{path} was written by an older Callboard, whose tables had another form (it lacks {lacks[0]}), and "
             "this one cannot read it. It is not damaged, and was not touched: let the Callboard that wrote it finish "
             "what is in it, and use another file for this one."
         )
@@ -416,4 +416,4 @@ def refusal(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> JournalErr
         return JournalMissing(f"There is no journal {path}. Check the path.")
     if code == sqlite3.SQLITE_FULL:
         return JournalUnwritable(f"Cannot write the journal {path}: the disk is full. Make room, then try again.")
-    return JournalUnwritable(f"Cannot use the journal {path}: {error}. Mend permissions or the disk, then try again.")
+    return JournalUnwritable(f"Cannot use the journal {path}: {error}. Check permissions and the disk, then try again.")

@@ -168,7 +168,7 @@ def test_many_unknown_dependencies_stay_cheap() -> None:
         ("", {"receive": "a"}, "both command and receive"),
         ("", {"command": None}, "nor receive"),
         ("receive", {"command": None, "receive": ""}, "is empty"),
-        ("receive", {"command": None, "receive": "a/b"}, "parts the names"),
+        ("receive", {"command": None, "receive": "a/b"}, "separates the names"),
         ("engine", {"command": None, "receive": "a", "engine": "loop"}, "only receives a message"),
         ("args", {"command": None, "receive": "a", "args": {"b": 1}}, "only receives a message"),
         ("env", {"command": None, "receive": "a", "env": {"B": "1"}}, "only receives a message"),

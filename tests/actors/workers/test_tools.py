@@ -32,7 +32,7 @@ def test_the_last_workstream_that_says_how_decides_and_that_is_told() -> None:
     (told,) = conflicts(stage)
     assert told == (
         "job five asks for a breaker of 5 failures, 60 s and 1 successes, ignoring ValueError for tool 't', "
-        "and not for the one of four: the last one to be submitted holds"
+        "and not for the one of four: the settings submitted last apply"
     )
 
 

@@ -188,7 +188,7 @@ def test_history(cli: Cli, files: Path) -> None:
         (("history", "nope/two"), "There is no job 'nope/two' in this journal."),
         (("status", "jj1"), "There is no job 'jj1' in this journal; did you mean 'j1'?"),
         (("run", "."), "the file is a folder; name a file, whose name ends in one of .toml, .yaml, .yml, .json"),
-        (("run", "beside.py"), "the file has a name that ends in .py, and its format is told by that: it must be"),
+        (("run", "beside.py"), "the file has a name that ends in .py, and the ending decides the format: it must be"),
         (("run", "good.toml", "--existing", "joyn"), "'--existing': 'joyn' is not one of 'join', 'refuse', 'repl"),
         (("diagram", "task", "--format", "gif"), "'--format': 'gif' is not one of 'mermaid', 'dot', 'svg'."),
         (("cancel", "j1", "--timeout", "soon"), "'--timeout': 'soon' must be a valid number."),

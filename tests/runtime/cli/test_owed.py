@@ -101,5 +101,5 @@ def test_a_callback_of_a_machine_waits_for_a_program_that_has_it(
     assert "callback run-7 owed" in cli("stuck", "--older-than", "0s").out
     told = cli("resume", "--plain")  # it lacks the function: the hook is reported, and stays
     assert told.code == 0
-    assert "waits until a program that has it starts" in told.everything
+    assert "waits until a program that has its function starts" in told.everything
     assert "1 owed" in cli("status").out

@@ -256,7 +256,7 @@ async def test_a_hook_waits_for_a_program_that_has_its_function(
     waits = [notice for notice in told if notice.event == "hook_waits"]
     hook = "on_completed" if of == "job" else "on_enter queued"
     assert [notice.facts["hook"] for notice in waits] == [hook, hook]
-    assert "waits until a program that has it starts" in waits[0].text
+    assert "waits until a program that has its function starts" in waits[0].text
     assert "there is no module 'hook_elsewhere'" in waits[0].text
     assert (waits[0].kind, waits[0].entity_id) == (("workstream", "x@1") if of == "job" else ("machine", "x"))
 

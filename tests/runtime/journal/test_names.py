@@ -126,7 +126,7 @@ def test_a_file_with_two_names_is_refused_by_both(place: Path) -> None:
     for name in ("second.db", place / "state.db"):
         with pytest.raises(JournalUnwritable, match=r"has 2 names \(hard links\)"):
             Loop().open(SqliteJournal(name))
-        with pytest.raises(JournalUnwritable, match="Remove the others"):
+        with pytest.raises(JournalUnwritable, match="Remove the other names"):
             SqliteReader(name)
         with pytest.raises(JournalUnwritable, match="hard links"):
             put(Path(name), ROW)

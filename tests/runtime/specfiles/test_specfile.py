@@ -370,7 +370,7 @@ depends_on = ["a"]
 @pytest.mark.parametrize(
     ("name", "content", "line", "words"),
     [
-        ("a.txt", "x", None, "has a name that ends in .txt, and its format is told by that: it must be one of .toml, "),
+        ("a.txt", "x", None, "has a name that ends in .txt, and the ending decides the format: it must be one of"),
         ("a", "x", None, "has a name without an ending"),
         ("a.toml", b"\xff\xfe", 1, "no UTF-8"),
         ("a.toml", b"name = 'x'\n\x00", 2, "NUL"),

@@ -184,9 +184,9 @@ WRONG: list[tuple[type[Exception], Callable[[Any], object], str]] = [
     (ValueError, lambda sim: sim.put("approve", "task", "r1/deploy", who="ana"), "approve takes no who; it takes"),
     (TypeError, lambda sim: sim.tell_again("nope"), "a token is an int, as in job.task(name).record.token; not 'nope'"),
     (TypeError, lambda sim: sim.job("r1").until(5), "a state is a str, not 5"),
-    (TypeError, lambda sim: sim.body(5), "the name of what a script is for is a str, not 5"),
-    (TypeError, lambda sim: sim.jump_utc("abc"), "what the wall clock is set by is a number of seconds, not 'abc'"),
-    (ValueError, lambda sim: sim.jump_utc(NAN), "what the wall clock is set by is a finite number of seconds, not nan"),
+    (TypeError, lambda sim: sim.body(5), "the name in a script is a str, not 5"),
+    (TypeError, lambda sim: sim.jump_utc("abc"), "the change of the wall clock is a number of seconds, not 'abc'"),
+    (ValueError, lambda sim: sim.jump_utc(NAN), "the change of the wall clock is a finite number of seconds, not nan"),
     (TypeError, lambda sim: sim.advance(None), 'what advance takes is a duration: seconds as a number, or "90s"'),
     (TypeError, lambda sim: sim.do(later()), "is a function that returns an awaitable, such as"),
     (TypeError, lambda sim: sim.do(lambda: 5), "such as `lambda: handle.cancel()`; this one returned 5"),
@@ -246,9 +246,9 @@ def test_an_actor_that_is_never_done_at_one_moment_is_named(monkeypatch: pytest.
     monkeypatch.setattr("callboard.runtime.testing.livelock.QUIET_INSTANT", 5_000)
     with Simulation() as sim:
         restless: Ref = sim.spawn(Restless, name="restless")
-        with pytest.raises(SimulationError, match=r"goes round in circles. These have messages to handle: restless"):
+        with pytest.raises(SimulationError, match=r"repeats without end. These have messages to handle: restless"):
             sim.tell(restless, "on")
-        with pytest.raises(SimulationError, match="goes round in circles"):
+        with pytest.raises(SimulationError, match="repeats without end"):
             sim.run_until(lambda: False, within="1m")
 
 

@@ -252,7 +252,7 @@ def test_a_failure_shows_the_trace_once_and_the_scripts_by_which_nothing_ran() -
         sim.body("buidl", returns=1)
         sim.submit(one(hold=Approval())).until("completed", within="1h")
     (told,) = (note for note in raised.value.__notes__ if "the end of the trace" in note)
-    assert told.startswith("seed 0; by these scripts nothing ran: 'buidl'; the end of the trace:")
+    assert told.startswith("seed 0; these scripts were not used: 'buidl'; the end of the trace:")
 
 
 def test_a_state_that_there_is_not_is_not_waited_for(sim: Simulation) -> None:
@@ -642,7 +642,7 @@ def test_a_body_that_goes_round_in_circles_is_found(sim: Simulation) -> None:
         while True:
             await asyncio.sleep(0)
 
-    with pytest.raises(SimulationError, match="goes round in circles"):
+    with pytest.raises(SimulationError, match="repeats without end"):
         sim.submit(flow(Task("busy", run=busy_body))).run()
 
 
