@@ -43,7 +43,7 @@ from .dispatch.clock import Clock, Ids, SystemClock, TimeOrderedIds
 from .functions.lifecycles import by_name, known_by
 from .handles.approvals import PendingApproval, pending_of
 from .handles.jobs import JobHandle, of_job
-from .handles.machines import MachineRef
+from .handles.machine_refs import MachineRef
 from .handles.references import EntityRef, meanings_of
 from .handles.workers import WorkerHandle, check_worker, start
 from .jobs.submissions import Existing

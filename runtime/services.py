@@ -28,7 +28,8 @@ from .functions.registry import Bodies
 from .handles.approvals import with_teams
 from .handles.directory import JobDirectory
 from .handles.jobs import JobHandle
-from .handles.machines import MachineRef, Machines
+from .handles.machine_refs import MachineRef
+from .handles.machines import Machines
 from .handles.references import EntityRef, Owner
 from .handles.workers import WorkerHandle, not_there
 from .jobs.child_jobs import Children

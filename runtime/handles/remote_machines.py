@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from ...actors.messages.commands import Fire, SpawnMachine
     from ...actors.records.transition import Transitioned
     from ..cluster.node_context import NodeContext
-    from .machines import MachineCore, Machines
+    from .machine_refs import MachineCore
+    from .machines import Machines
 
 STALE = 0.05
 """Seconds after which a shown record is read again."""

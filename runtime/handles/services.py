@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .breakers import BreakerHandle
     from .directory import JobDirectory
     from .jobs import JobHandle
-    from .machines import MachineRef
+    from .machine_refs import MachineRef
     from .references import EntityRef
     from .workers import WorkerHandle
 

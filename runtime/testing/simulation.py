@@ -29,7 +29,7 @@ from ...actors.users.actor import ActorOptions, M, Makes, R, Receives, SpawnOpti
 from ...actors.users.dead_letters import DeadLetter
 from ...actors.users.ref import Ref
 from ..commands.verbs import check_row
-from ..handles.machines import MachineRef
+from ..handles.machine_refs import MachineRef
 from ..handles.references import EntityRef
 from ..jobs.submissions import Existing
 from ..journal.contract import InboxRow

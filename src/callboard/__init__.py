@@ -93,7 +93,7 @@ _NAMES_BY_MODULE = {
     "machines": "Machine Phase State Timed Transition",
     "actors.machines.kind": "MachineActor",
     "actors.records.entities": "MachineRecord WorkerRecord",
-    "runtime.handles.machines": "MachineRef",
+    "runtime.handles.machine_refs": "MachineRef",
     "runtime.journal.cluster": "Node",
     "actors.messages.notices": "Notice",
     "runtime.handles.outcomes": "Outcome",
@@ -153,7 +153,7 @@ if TYPE_CHECKING:
     from .runtime.handles.approvals import PendingApproval
     from .runtime.handles.breakers import BreakerHandle
     from .runtime.handles.jobs import JobHandle, TaskHandle
-    from .runtime.handles.machines import MachineRef
+    from .runtime.handles.machine_refs import MachineRef
     from .runtime.handles.outcomes import Outcome
     from .runtime.handles.references import EntityRef
     from .runtime.handles.workers import WorkerHandle

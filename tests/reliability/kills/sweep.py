@@ -24,7 +24,8 @@ FILES = (
     "runtime/engines/command/watcher.py", "runtime/host.py", "runtime/journal/jsonl.py", "runtime/journal/batch.py",
     "runtime/journal/sqlite/opening.py", "runtime/journal/sqlite/journal.py", "runtime/journal/sqlite/medium.py",
     "runtime/journal/writer.py", "runtime/execution/orphans.py", "runtime/lifespan/opening.py",
-    "runtime/handles/machines.py", "runtime/lifespan/wiring.py", "runtime/commands/idempotency.py",
+    "runtime/handles/machines.py", "runtime/handles/machine_refs.py", "runtime/lifespan/wiring.py",
+    "runtime/commands/idempotency.py",
     "actors/restore.py", "actors/kernel/kernel.py", "actors/tasks/task.py", "actors/tasks/cancelling.py",
 )  # fmt: skip
 """The files of the library from which a `Line` is drawn."""

@@ -468,7 +468,7 @@ def test_a_senseless_due_time_that_is_there_is_shown_and_breaks_nothing(
     with monkeypatch.context() as older, running() as live:
         older.setattr("callboard.actors.machines.kind.point", float)  # as it was taken before
         older.setattr("callboard.actors.machines.kind.number_problem", lambda _: None)
-        older.setattr("callboard.runtime.handles.machines.number_problem", lambda _: None)
+        older.setattr("callboard.runtime.handles.machine_kinds.number_problem", lambda _: None)
         actor = MachineActor(LEASED, Leased(), on_event=until)
         run = live.portal.call(lambda: live.runtime.spawn(actor, name="run-7"))
         live.portal.call(run.ask, Fire("take", metadata={"due": repr(min(value, 1e18))}))

@@ -49,6 +49,7 @@ from callboard.machines.lifecycles import guarded
 from callboard.machines.lifecycles.execution import EXECUTION
 from callboard.runtime.errors import JournalError
 from callboard.runtime.handles import machines as handles
+from callboard.runtime.handles.machine_refs import core_of
 from callboard.runtime.journal.contract import Health
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.sqlite.reader import SqliteReader
@@ -528,7 +529,7 @@ async def test_an_ended_one_that_only_the_journal_has_is_found_for_a_late_event(
         with pytest.raises(InvalidTransitionError):
             await runs[0].ask(Fire("SKIP"))
         assert runs[1].tell(Fire("SKIP"))
-        assert handles.MachineRef is type(runtime.machine("run-1"))
+        assert MachineRef is type(runtime.machine("run-1"))
         assert events(runtime, "run-0") == ["create", "SKIP"]
 
 
@@ -611,7 +612,7 @@ async def test_events_told_are_bounded_refused_ones_are_told_and_commands_of_peo
         await refs[1].ask(Fire("go"))  # after the earlier events of that machine
         assert refs[1].record.seq == 1 + 500 + 1
         with anyio.fail_after(300):
-            while handles.core_of(refs[0]).waiting:
+            while core_of(refs[0]).waiting:
                 await runtime._services.host.moved()
         assert all(ref.tell(Fire("go")) for ref in refs)
         await runtime._services.settled(60)
@@ -633,7 +634,7 @@ async def test_a_receive_that_raises_has_told_a_machine_nothing_and_taken_no_roo
         await run.ask(Fire("go"))
         with pytest.raises(ReceiveFailed):
             await runtime.spawn(Teller, name="teller").ask("now")
-        assert (handles.core_of(run).waiting, run.record.seq) == (0, 2)
+        assert (core_of(run).waiting, run.record.seq) == (0, 2)
 
 
 DOOR = Machine(
@@ -701,12 +702,12 @@ async def test_another_machine_of_a_name_that_ended_long_ago_is_refused_to_whoev
         for use in (wrong, wrong.ask(Fire("wait")), wrong.fire("wait")):
             with pytest.raises(MachineConflict, match="runs by machine 'door', and not by 'parking'"):
                 await use
-        assert (wrong.state, handles.core_of(wrong).waiting) == ("gone", 0)
+        assert (wrong.state, core_of(wrong).waiting) == ("gone", 0)
         letters = runtime._services.dispatcher.dead_letters
         assert letters.counts[Reason.REFUSED] == 2
         assert wrong.tell(Fire("wait"))
         with anyio.fail_after(300):
-            while handles.core_of(wrong).waiting:
+            while core_of(wrong).waiting:
                 await anyio.lowlevel.checkpoint()
         right = await runtime.spawn(MachineActor(DOOR), name="back")
         assert (right.state, right is wrong) == ("gone", False)
