@@ -320,7 +320,7 @@ class StepCall(msgspec.Struct, frozen=True, eq=False):
     call: int = 0
 
 
-class LentSlot(msgspec.Struct, frozen=True, eq=False):
+class LentSlot(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A slot whose attempt waits. reply: set once the attempt requests the slot back. goes_on: the attempt goes on
     without a slot, since its worker takes no new tasks.
     """

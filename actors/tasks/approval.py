@@ -142,7 +142,7 @@ class RequestedApprovals:
         first = not self.waiting
         self.waiting.add(name)
         if first:
-            task.clock.set()
+            task.clock.set(task)
 
     def leave(self, token: int, name: str) -> None:
         """Note that an attempt does not wait for this approval any more."""
@@ -150,7 +150,7 @@ class RequestedApprovals:
             return
         self.waiting.discard(name)
         if not self.waiting:
-            self.task.clock.set()
+            self.task.clock.set(self.task)
 
     def decided(self, actor: ApprovalActor) -> None:
         """Deliver the decision of an ended approval to the waiting attempt."""

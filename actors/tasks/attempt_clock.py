@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
 from ...machines import TaskState
 from ..kernel.transaction import Answer, LentSlot
 from ..messages.commands import Lend, Regain
@@ -35,24 +37,24 @@ PATIENCE = 1.0
 """Seconds that a worker has to answer; less if the interval of the rounds of health checks is shorter."""
 
 
-class AttemptClock:
-    """The time that one attempt has used, in seconds of the monotonic clock (`Port.monotonic`)."""
+class AttemptClock(msgspec.Struct, gc=False, eq=False):
+    """The time that one attempt has used, in seconds of the monotonic clock (`Port.monotonic`).
 
-    __slots__ = ("beat_at", "began", "excused", "expected", "stands_since", "stood", "task", "token")
+    It does not hold its task: 100,000 waiting bodies have one each, and as a part of no cycle it needs no place in the
+    lists of the garbage collector.
+    """
 
-    def __init__(self, task: TaskActor, token: int, began: float) -> None:
-        self.task = task
-        self.token = token  # of the attempt
-        self.began = self.beat_at = began  # the start of the attempt, and the last heartbeat of its body
-        self.expected = 0.0  # when its timer should fire
-        self.excused = 0.0  # seconds that do not count, since the runtime itself stood still
-        self.stands_since: float | None = None  # when it was stopped last, if it is stopped
-        self.stood = 0.0  # seconds for which it was stopped before that
+    began: float  # the start of the attempt
+    beat_at: float  # the last heartbeat of its body
+    expected: float = 0.0  # when its timer should fire
+    excused: float = 0.0  # seconds that do not count, since the runtime itself stood still
+    stands_since: float | None = None  # when it was stopped last, if it is stopped
+    stood: float = 0.0  # seconds for which it was stopped before that
 
-    def left(self, now: float) -> tuple[float, str]:
-        """Seconds until the attempt's nearest limit is reached, and the name of that limit."""
-        task, limits = self.task, self.task.limits
-        began = self.began + task.kernel.late(self.token, now)
+    def left(self, task: TaskActor, token: int, now: float) -> tuple[float, str]:
+        """Seconds until the nearest limit of the attempt under `token` is reached, and the name of that limit."""
+        limits = task.limits
+        began = self.began + task.kernel.late(token, now)
         left, limit = began + self.stood + self.excused + limits.timeout - now, "attempt"
         if limits.heartbeat_timeout is not None:
             silent = max(self.beat_at, began) + limits.heartbeat_timeout - now
@@ -63,18 +65,18 @@ class AttemptClock:
             left, limit = total - task.kernel.at, "total"
         return left, limit
 
-    def due(self, now: float) -> tuple[float | None, str | None]:
+    def due(self, task: TaskActor, now: float) -> tuple[float | None, str | None]:
         """When the nearest running limit is reached (UTC epoch seconds), and the name of that limit."""
-        if self.stands_still:
-            total = self.task.total_due()
+        if stands_still(task):
+            total = task.total_due()
             return total, None if total is None else "total"
-        left, limit = self.left(now)
-        return self.task.kernel.at + left, limit
+        left, limit = self.left(task, task.record.token, now)
+        return task.kernel.at + left, limit
 
-    def set(self) -> None:
+    def set(self, task: TaskActor) -> None:
         """Stop the clock or let it go on, whichever holds now, and arm the timer again."""
-        task, now = self.task, self.task.kernel.port.monotonic()
-        if self.stands_still:
+        now = task.kernel.port.monotonic()
+        if stands_still(task):
             task.give_permit_on()
             self.stands_since = now if self.stands_since is None else self.stands_since
         elif self.stands_since is not None:
@@ -84,8 +86,9 @@ class AttemptClock:
             return
         self.beat_at = now
         task.disarm()
-        due, limit = self.due(self.beat_at)
+        due, limit = self.due(task, self.beat_at)
         if due is None:
+            self.expected = 0.0
             task.change(due_at=None, limit=limit)
         else:
             task.change(limit=limit)
@@ -97,51 +100,42 @@ class AttemptClock:
         self.excused += late
         self.beat_at, self.expected = now, now + PATIENCE
 
-    @property
-    def stands_still(self) -> bool:
-        """Whether the clock is to be stopped: the body waits without its slot, or for an approval."""
-        asks, lent = self.task.asks, self.task.kernel.lent.get(self.token)
-        return (lent is not None and not lent.goes_on) or (
-            asks is not None and asks.token == self.token and bool(asks.waiting)
-        )
 
-    # -- lending the slot ----------------------------------------------------------------------------------------------
-
-    def lend(self, wait: DurableWait | None = None) -> None:
-        """Lend the slot, unless it is lent, and stop the clock while the body waits. wait: for what, if it does nothing
-        else.
-        """
-        kernel = self.task.kernel
-        if self.task.record.state not in ALIVE:
-            return
-        if kernel.lend_slot(self.token):
-            self._note_wait(wait)
-            self.set()
-            return
-        lent = kernel.lent.get(self.token)
-        if lent is None:
-            return
-        if lent.goes_on:
-            kernel.note_lent(self.token, LentSlot(lent.slot))  # the body waits again before it got its slot back
-            self._note_wait(wait)
-            self.set()
-        elif wait is None or lent.reply is None:  # else another wait is over: the body goes on next
-            self._note_wait(wait)
-
-    def _note_wait(self, wait: DurableWait | None) -> None:
-        """Have the record say for what the body waits while it does nothing else, or that it does something else."""
-        task = self.task
-        if task.record.durable_wait == wait:
-            return
-        task.change(durable_wait=wait)
-        if wait is None and task.kernel.drain_began is not None:
-            task.kernel.send(task, Drain(stop=False))  # journal it as drained: a kill now is no loss
+def stands_still(task: TaskActor) -> bool:
+    """Whether the clock of the attempt is to be stopped: the body waits without its slot, or for an approval."""
+    asks, lent, token = task.asks, task.kernel.lent.get(task.record.token), task.record.token
+    return (lent is not None and not lent.goes_on) or (asks is not None and asks.token == token and bool(asks.waiting))
 
 
 def lend(kernel: Kernel, message: Lend) -> None:
-    """Lend the slot of a body that waits, or note that it does something else besides, or no more."""
-    if (task := _task(kernel, message.token)) is not None:
-        task.clock.lend(message.wait)
+    """Lend the slot of a body that waits, unless it is lent, and stop the clock of its attempt while the body waits. Or
+    note that the body does something else besides, or no more.
+    """
+    task, token, wait = _task(kernel, message.token), message.token, message.wait
+    if task is None or task.record.state not in ALIVE:
+        return
+    if kernel.lend_slot(token):
+        _note_wait(task, wait)
+        task.clock.set(task)
+        return
+    lent = kernel.lent.get(token)
+    if lent is None:
+        return
+    if lent.goes_on:
+        kernel.note_lent(token, LentSlot(lent.slot))  # the body waits again before it got its slot back
+        _note_wait(task, wait)
+        task.clock.set(task)
+    elif wait is None or lent.reply is None:  # else another wait is over: the body goes on next
+        _note_wait(task, wait)
+
+
+def _note_wait(task: TaskActor, wait: DurableWait | None) -> None:
+    """Have the record say for what the body waits while it does nothing else, or that it does something else."""
+    if task.record.durable_wait == wait:
+        return
+    task.change(durable_wait=wait)
+    if wait is None and task.kernel.drain_began is not None:
+        task.kernel.send(task, Drain(stop=False))  # journal it as drained: a kill now is no loss
 
 
 def regain(kernel: Kernel, message: Regain) -> bool:

@@ -83,7 +83,7 @@ from ..records.transition import iso
 from ..spec.backoff import LONGEST_ASKED, delay
 from ..spec.error_names import present_name
 from ..spec.limits import PASSING_ATTEMPTS
-from .attempt_clock import ALIVE, RECOVERING, RUNNING, AttemptClock
+from .attempt_clock import ALIVE, RECOVERING, RUNNING, AttemptClock, stands_still
 from .cancelling import hooks_run
 from .checks import EARLY, SAID, still_to_be_told
 from .durable_waits import is_over, listen, may_rest, rests
@@ -145,8 +145,8 @@ def assign(task: TaskActor, message: Assign) -> None:
     now = kernel.at
     token = kernel.begin_call("body", record.key, slot=message.slot)
     asked = message.slot.asked
-    clock = task.clock = AttemptClock(task, token, asked)
-    left, limit = clock.left(asked)
+    clock = task.clock = AttemptClock(asked, asked)
+    left, limit = clock.left(task, token, asked)
     clock.expected = asked + left
     changed = replace(
         record, attempt=record.attempt + 1, token=token, worker=worker.key, worker_id=worker.id, claimed_at=now,
@@ -207,7 +207,7 @@ def regained(task: TaskActor, _: Regained) -> None:
             task.change(durable_wait=None)
             if task.kernel.drain_began is not None:
                 journal(task)  # from now on a kill interrupts it: that is no loss, since the runtime is being drained
-        task.clock.set()
+        task.clock.set(task)
 
 
 # -- ending ------------------------------------------------------------------------------------------------------------
@@ -355,8 +355,9 @@ def begin_anew(task: TaskActor, ended: CallEnded) -> None:
     token = kernel.begin_again(record.token)
     kernel.turn.before.setdefault(task, record)
     task.record = replace(changed, token=token, claimed_at=kernel.at)
-    task.clock = AttemptClock(task, token, kernel.port.monotonic())
-    task.clock.set()
+    began = kernel.port.monotonic()
+    task.clock = AttemptClock(began, began)
+    task.clock.set(task)
     journal(task)
 
 
@@ -562,11 +563,11 @@ def drain(task: TaskActor, message: Drain) -> None:
 def due_running(task: TaskActor) -> None:
     """Time the attempt out, if its nearest limit is really reached."""
     clock, record = task.clock, task.record
-    if clock.stands_still:
+    if stands_still(task):
         task.fire(TIME_OUT, replace(record, limit="total"), reason="the total limit was reached")
         return
     now = task.kernel.port.monotonic()
-    left, limit = clock.left(now)
+    left, limit = clock.left(task, record.token, now)
     if left > EARLY:  # the body has sent a heartbeat since the timer was armed
         clock.expected = now + left
         task.wait_until(task.kernel.at + left)
@@ -612,7 +613,7 @@ def _go_on(task: TaskActor, reason: str) -> None:
     """Return from `recovering` to `running` with the same attempt."""
     clock = task.clock
     clock.beat_at = task.kernel.port.monotonic()
-    due, limit = clock.due(clock.beat_at)
+    due, limit = clock.due(task, clock.beat_at)
     clock.expected = clock.beat_at + (0.0 if due is None else due - task.kernel.at)
     task.fire(START, replace(task.record, limit=limit), reason=reason, due_at=due)
 

@@ -191,7 +191,7 @@ class Flows:
     def living(self) -> bool:
         """Whether there is anything to forget."""
         steps = self._step_runs
-        return bool(self._flows or self._kept or self.sleeping.woken or (steps is not None and steps.living))
+        return bool(self._flows or self._kept or self.sleeping.living or (steps is not None and steps.living))
 
     # -- for bodies ----------------------------------------------------------------------------------------------------
 
@@ -209,11 +209,12 @@ class Flows:
                 self, token, self._kept.pop(token, ()), task=record.key,
                 round=record.failed_attempts + record.deferrals, mask=mask, connection=connection,
             )  # fmt: skip
-            if (woken := self.sleeping.woken.pop(token, None)) is not None:
-                flow.began_empty, flow.stops = woken.began_empty, woken.stopped
-                if woken.wait.in_time and not woken.stopped:
-                    flow.rested_until = woken.wait.until or 0.0
-                self._leaving[token] = woken.wait
+            if (woken := self.sleeping.take_woken(token)) is not None:
+                wait, stopped = woken
+                flow.began_empty, flow.stops = wait.began_empty, stopped
+                if wait.in_time and not stopped:
+                    flow.rested_until = wait.until or 0.0
+                self._leaving[token] = wait
         return flow
 
     def changed(self, token: int) -> FlowChanged | None:

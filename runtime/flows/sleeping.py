@@ -22,17 +22,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
-
 from ...actors.messages.commands import Lend, Regain, Reply
 from ...actors.messages.errors import FlowAsleep
 from ...actors.messages.inputs import CallEnded
-from .waits import Wait
 
 if TYPE_CHECKING:
     from ...actors.records.task import DurableWait
     from ..engines.flow import Flow
     from ..host import KernelHost
+    from .waits import Wait
 
 LONG = 600.0
 """Seconds: a flow that waits longer is put to sleep."""
@@ -42,23 +40,19 @@ SHORT = 30.0
 """Seconds for which a body is never dropped."""
 
 
-class SleepingFlow(msgspec.Struct, eq=False):
-    """A flow whose body was dropped, or is being dropped."""
-
-    wait: Wait
-    began_empty: bool
-    dropped: bool = False  # its body has ended
-    stopped: bool = False  # its attempt is to end: the body is made again, and is cancelled where it sleeps
-    begun: bool = False  # its body is being made again
-
-
 class SleepingFlows:
-    """The sleeping flows of one runtime, by the tokens of their attempts. Only the loop's thread uses it."""
+    """The sleeping flows of one runtime, by the tokens of their attempts. Only the loop's thread uses it.
+
+    Of each flow only its wait is kept. What holds for few flows at a time is in sets of tokens.
+    """
 
     def __init__(self, host: KernelHost) -> None:
         self._host = host
-        self._flows: dict[int, SleepingFlow] = {}
-        self.woken: dict[int, SleepingFlow] = {}  # whose bodies have begun again, until they take a step
+        self._flows: dict[int, Wait] = {}
+        self._dropping: set[int] = set()  # whose bodies have not ended yet
+        self._stopped: set[int] = set()  # whose attempts are to end: their bodies are made again, and cancelled there
+        self._beginning: set[int] = set()  # whose bodies are being made again: their histories are being read
+        self._woken: dict[int, Wait] = {}  # whose bodies have begun again, until they take a step
         self.begin_again: Callable[[int], object] = lambda _: None  # `CallRunner.begin_again`
         self._tell_over = self._over  # bound once: each sleeping flow holds it
 
@@ -72,39 +66,40 @@ class SleepingFlows:
         """Put a flow to sleep until its wait is over, and return the error that ends the body. durable: what the body
         waits for, as its record names it.
         """
-        wait.tell = self._tell_over
-        self._flows[wait.token] = SleepingFlow(wait, flow.began_empty)
+        token = wait.token
+        wait.tell, wait.began_empty = self._tell_over, flow.began_empty
+        self._flows[token] = wait
+        self._dropping.add(token)
         flow.fall_asleep()
         if durable is not None:
-            self._host.tell(Lend(wait.token, durable))
+            self._host.tell(Lend(token, durable))
         return FlowAsleep("this flow is put to sleep: its body runs again, from its first line, when it goes on")
 
     def body_ended(self, token: int) -> Literal["asleep", "stopped"] | None:
         """Note the end of a body. "asleep": it was dropped; "stopped": then it was also stopped; None: neither."""
-        sleeping = self._flows.get(token)
-        if sleeping is None:
+        wait = self._flows.get(token)
+        if wait is None:
             return None
-        if sleeping.stopped:
+        if token in self._stopped:
             self.forget(token)
             return "stopped"
-        sleeping.dropped = True
-        if sleeping.wait.over:
+        self._dropping.discard(token)
+        if wait.over:
             self._over(token)
         return "asleep"
 
     def _over(self, token: int) -> None:
         """The wait of a flow is over: ask for a slot, once its body has ended."""
-        if (sleeping := self._flows.get(token)) is not None and sleeping.dropped:
+        if token in self._flows and token not in self._dropping:
             self._host.tell(Regain(token, Reply(partial(self._has_slot, token))))
 
     def _has_slot(self, token: int, _: Any, __: Exception | None) -> None:
-        sleeping = self._flows.get(token)
-        if sleeping is not None:
-            self._begin(token, sleeping)
+        if token in self._flows:
+            self._begin(token)
 
-    def _begin(self, token: int, sleeping: SleepingFlow) -> None:
-        if not sleeping.begun:  # a stop may come while its history is read
-            sleeping.begun = True
+    def _begin(self, token: int) -> None:
+        if token not in self._beginning:  # a stop may come while its history is read
+            self._beginning.add(token)
             self.begin_again(token)
 
     def stop(self, token: int, *, force: bool) -> bool:
@@ -112,30 +107,49 @@ class SleepingFlows:
 
         A body that is just being dropped is stopped by its engine, too.
         """
-        sleeping = self._flows.get(token)
-        if sleeping is None:
+        if token not in self._flows:
             return False
-        if not sleeping.dropped:
-            sleeping.stopped = True
+        if token in self._dropping:
+            self._stopped.add(token)
             return False
         if force or self._host.kernel.draining:
             self.forget(token)
             self._host.tell(CallEnded(token, "cancelled", None, "cancelled", "cancelled while it slept"))
         else:
-            sleeping.stopped = True
-            self._begin(token, sleeping)
+            self._stopped.add(token)
+            self._begin(token)
         return True
 
     def wake(self, token: int) -> bool:
         """Note that the body begins again. False if its attempt has ended meanwhile."""
-        sleeping = self._flows.pop(token, None)
-        if sleeping is None:
+        wait = self._flows.pop(token, None)
+        if wait is None:
             return False
-        self.woken[token] = sleeping
+        self._beginning.discard(token)
+        self._woken[token] = wait
         return True
+
+    def take_woken(self, token: int) -> tuple[Wait, bool] | None:
+        """The wait for which a body has slept that has begun again, and whether the body is to be cancelled there.
+
+        None if it has not slept, or was asked for already.
+        """
+        wait = self._woken.pop(token, None)
+        if wait is None:
+            return None
+        stopped = token in self._stopped
+        self._stopped.discard(token)
+        return wait, stopped
+
+    @property
+    def living(self) -> bool:
+        """Whether a body has begun again, and has not taken a step."""
+        return bool(self._woken)
 
     def forget(self, token: int) -> None:
         """Remove the data about an attempt that has ended."""
-        for book in (self._flows, self.woken):
-            if (sleeping := book.pop(token, None)) is not None:
-                sleeping.wait.end(self._host.dispatcher.timers)
+        for book in (self._flows, self._woken):
+            if (wait := book.pop(token, None)) is not None:
+                wait.end(self._host.dispatcher.timers)
+        for some in (self._dropping, self._stopped, self._beginning):
+            some.discard(token)

@@ -46,8 +46,8 @@ class Thing:
 
 def asleep(runtime: Runtime) -> int:
     """How many bodies of this runtime were dropped, have ended, and lend their slots."""
-    flows, lent = runtime._services.caller._flows.sleeping._flows, runtime._services.host.kernel.lent
-    return sum(one.dropped and token in lent for token, one in flows.items())
+    flows, lent = runtime._services.caller._flows.sleeping, runtime._services.host.kernel.lent
+    return sum(token not in flows._dropping and token in lent for token in flows._flows)
 
 
 async def put_to_sleep(runtime: Runtime, body: Any, job_id: str = "j", **options: Any) -> JobHandle:
