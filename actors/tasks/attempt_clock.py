@@ -9,6 +9,8 @@ Rules
 - A body that waits lends its slot: other tasks may use the slot, and its place at every limit, until the body goes on.
   The body goes on once its worker has room again (`actors/workers/reservations.py`). So a child can run even if its
   parent had the only slot.
+- A body that begins to wait before it got its slot back leaves it lent: what has asked for the slot (another branch, or
+  the body itself after a wait that it has cancelled) goes on without one.
 - A waiting task does not block other tasks of its tool: its permit to probe the tool passes to another task.
 - The clock is not persisted: a body that has ended does not wait.
 - A body in a process of its own may wait, and go on, while its worker is silent (`recovering`).
@@ -112,8 +114,8 @@ def lend(kernel: Kernel, message: Lend) -> None:
     note that the body does something else besides, or no more.
     """
     task, token, wait = _task(kernel, message.token), message.token, message.wait
-    if task is None or task.record.state not in ALIVE:
-        return
+    if task is None or task.record.token != token or task.record.state not in ALIVE:
+        return  # a body that was abandoned, but runs still, says nothing about the present attempt
     if kernel.lend_slot(token):
         _note_wait(task, wait)
         task.clock.set(task)
@@ -121,12 +123,12 @@ def lend(kernel: Kernel, message: Lend) -> None:
     lent = kernel.lent.get(token)
     if lent is None:
         return
-    if lent.goes_on:
-        kernel.note_lent(token, LentSlot(lent.slot))  # the body waits again before it got its slot back
-        _note_wait(task, wait)
+    _note_wait(task, wait)
+    if lent.goes_on or lent.reply is not None:  # the body waits again before it got its slot back
+        kernel.note_lent(token, LentSlot(lent.slot))
+        if lent.reply is not None:  # what has asked for the slot goes on beside the new wait, without the slot
+            kernel.effect(Answer(lent.reply))
         task.clock.set(task)
-    elif wait is None or lent.reply is None:  # else another wait is over: the body goes on next
-        _note_wait(task, wait)
 
 
 def _note_wait(task: TaskActor, wait: DurableWait | None) -> None:

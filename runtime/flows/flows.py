@@ -546,7 +546,9 @@ class Flows:
     def _is_droppable(self, token: int, flow: Flow) -> bool:
         """Whether the body that runs here can be dropped and made again."""
         task = self.task_of(token)
-        if flow.running or flow.stops or task is None or self._host.kernel.drain_began is not None:
+        if flow.running or flow.stops or task is None or self.lent.asks(token):
+            return False
+        if self._host.kernel.drain_began is not None:
             return False
         record = task.record
         return (

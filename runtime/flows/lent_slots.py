@@ -1,14 +1,16 @@
 """Slots that bodies lend while they wait for something outside of them: a child job, a time, a message, a decision.
 
 Rules
-- A body lends its slot while it waits for at least one thing.
-- The record of the task names what the body waits for (`TaskRecord.durable_wait`) only while the body does nothing
-  else. The field is cleared as soon as a step runs or a second wait begins beside the wait. It is set again when the
-  body has only waited for `QUIET` seconds: a branch of the body often takes one step after another.
+- A body lends its slot while it waits for at least one thing. If a wait begins before the body got its slot back after
+  another one, the slot stays lent, and the branch that has asked for it goes on without one.
+- The record of the task says for what the body waits (`TaskRecord.durable_wait`) only while that is all that it does.
+  It says so no more as soon as a step runs or a second wait begins beside the wait, and again when the wait has been
+  alone for `QUIET` seconds: a branch of the body often takes one step after another.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +49,7 @@ class LentSlots:
         self._host = host
         self._runs = runs
         self._waits: dict[int, _BodyWaits] = {}  # by token
+        self._regaining: Counter[int] = Counter()  # by token: branches whose waits are over, and that ask for the slot
 
     async def while_waiting(
         self, token: int, wait: Callable[[], Awaitable[Any]], durable: DurableWait | None = None
@@ -57,12 +60,12 @@ class LentSlots:
         """
         waits = self._waits.get(token)
         if waits is None:
-            told = None if self._runs(token) else durable
-            self._waits[token] = _BodyWaits([durable], told)
+            told = None if self._runs(token) or self.asks(token) else durable
+            waits = self._waits[token] = _BodyWaits([durable], told)
             self._host.tell(Lend(token, told))
         else:
             waits.things.append(durable)
-            self.look(token)
+        self.look(token)
         try:
             await wait()
         except FlowAsleep:  # the body is dropped: its slot stays lent
@@ -73,12 +76,22 @@ class LentSlots:
                 self._host.tell(Regain(token, Reply(unheard)))
             raise
         if self._over(token, durable):
-            await self._host.ask(lambda reply: Regain(token, reply))
+            self._regaining[token] += 1
+            try:
+                await self._host.ask(lambda reply: Regain(token, reply))
+            finally:
+                self._regaining[token] -= 1
+                if not self._regaining[token]:
+                    del self._regaining[token]
 
     def waits(self, token: int) -> int:
         """For how many things a body waits."""
         waits = self._waits.get(token)
         return 0 if waits is None else len(waits.things)
+
+    def asks(self, token: int) -> bool:
+        """Whether a branch of a body whose wait is over asks for the slot: it goes on soon."""
+        return token in self._regaining
 
     @property
     def waiting(self) -> int:

@@ -6,8 +6,10 @@ import pytest
 from tests.actors.jobs_help import again, child, goes_on, job_record, living, waits
 from tests.actors.stage import KernelHarness, fails, flow, hangs, task
 
+from callboard.actors.messages.commands import Lend
 from callboard.actors.messages.errors import AttemptOver
 from callboard.actors.records.entities import AttemptRecord
+from callboard.actors.records.task import DurableWait
 from callboard.actors.spec.model import Retry, Worker
 from callboard.machines import InvalidTransitionError
 
@@ -192,6 +194,48 @@ def test_a_body_that_is_cancelled_while_it_waits_leaves_nothing_behind() -> None
     assert stage.state() == "cancelled"
     assert not stage.kernel.lent
     assert stage.audit() == []
+
+
+def test_a_body_that_waits_again_before_it_got_its_slot_back_leaves_the_slot_to_others() -> None:
+    stage = begun(workers=ONE)
+    stage.scripts["b"] = hangs
+    token, wait = stage.token("a"), DurableWait(stage.now() + 1_000.0)
+    waits(stage, token)
+    stage.submit(flow(task("b")), "busy")
+    assert not goes_on(stage, token)  # one of its branches asks for the slot, and gets an answer when another waits
+    before = len(stage.answers)
+    stage.send(Lend(token, wait))
+    assert stage.answers[before:] == [(None, None)]
+    assert stage.task("a").durable_wait == wait
+    end(stage, "b", job_id="busy")
+    assert token in stage.kernel.lent
+    stage.submit(flow(task("c")), "other")
+    assert stage.state("other") == "completed"
+    stage.advance(5_000.0)  # its clock stands still
+    assert goes_on(stage, token)
+    assert (stage.states(), stage.task("a").durable_wait) == ({"a": "running"}, None)
+    end(stage, "a")
+    assert stage.audit() == []
+
+
+def test_an_abandoned_body_that_waits_does_not_lend_the_slot_of_the_next_attempt() -> None:
+    stage = KernelHarness(workers=(Worker("loop", engine="loop", capacity=2),))
+    stage.scripts["a"] = hangs
+    stage.deaf.add("a")
+    stage.submit(flow(task("a", timeout=10, kill_grace=1, retry=Retry(max_attempts=2, base_delay=0))))
+    old = stage.token("a")
+    stage.advance(20)
+    token = stage.token("a")
+    assert (token != old, stage.states(), old in stage.kernel.calls) == (True, {"a": "running"}, True)
+    stage.send(Lend(old, DurableWait(stage.now() + 1_000.0)))
+    assert (token in stage.kernel.slots, stage.task("a").durable_wait) == (True, None)
+    assert goes_on(stage, old)
+    stage.advance(30)  # the clock of the next attempt does not stand still
+    assert stage.state() == "failed"
+    stage.end(token, "abandoned")
+    stage.end(old, "abandoned")
+    stage.settle()
+    assert (stage.kernel.slots, stage.kernel.lent, stage.audit()) == ({}, {}, [])
 
 
 @pytest.mark.parametrize("turns", range(1, 30))

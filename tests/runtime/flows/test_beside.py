@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.runtime.flows.test_sleeping import note, ran
 
-from callboard import Task, TaskContext, Workstream, step
+from callboard import Task, TaskContext, Worker, Workstream, step
 from callboard.runtime.flows.lent_slots import QUIET
 from callboard.testing import SimulatedJob, Simulation
 
@@ -134,4 +134,43 @@ def test_a_body_that_is_dropped_says_for_what_it_waits_at_once() -> None:
         sim.advance(541.0)
         assert waits_for() == "paid"
         assert lost(sim, job) == 0
+        sim.check()
+
+
+async def busy() -> None:
+    await done.wait()
+
+
+async def waits_twice(task: TaskContext) -> None:
+    async def receives() -> None:
+        await task.receive("first")
+        await note("received")
+
+    beside = asyncio.create_task(receives())
+    await go.wait()
+    await task.sleep("2d")
+    await beside
+
+
+def test_a_wait_that_begins_before_the_slot_is_back_lends_it_and_is_alone_only_when_the_branch_is_quiet() -> None:
+    with Simulation(1, workers=[Worker("w", engine="loop", capacity=1)]) as sim:
+        job = sim.submit(Workstream("w", tasks=[Task("t", run=waits_twice)]), id="j")
+        sim.advance("1m")
+        other = sim.submit(Workstream("w", tasks=[Task("t", run=busy)]), id="busy")
+        sim.advance("1m")
+        job.send("first", 1)
+        sim.advance("1m")
+        assert ran == []  # its branch has the message, and asks for the slot, which another task has
+        go.set()
+        sim.advance(HALF)
+        assert ran == ["received"]
+        assert job.task("t").record.durable_wait is None  # the branch went on beside the sleep
+        sim.advance(QUIET)
+        assert job.task("t").record.durable_wait is not None
+        done.set()
+        assert other.run().results == {"t": None}
+        third = sim.submit(Workstream("w", tasks=[Task("t", run=busy)]), id="third")
+        assert third.run().results == {"t": None}  # in the slot that the sleep lends
+        assert lost(sim, job) == 0
+        assert job.run().results == {"t": None}
         sim.check()
