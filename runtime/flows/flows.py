@@ -395,7 +395,9 @@ class Flows:
         """
         token, timers, came = wait.token, self._host.dispatcher.timers, anyio.Event()
         stop_looking: Callable[[], object] | None = None
-        long_at = self._host.monotonic() + sleeping.LONG
+        began = self._host.monotonic()
+        long_at = began + sleeping.LONG
+        may_drop = flow is not None and durable is not None
 
         def wake(_: int) -> None:
             came.set()
@@ -408,14 +410,15 @@ class Flows:
                 if flow is not None and self._may_drop(flow, wait, left):
                     raise self.sleeping.drop(flow, wait, durable)
                 came = anyio.Event()
-                if left > 0:
-                    stop_looking = self.after(left, came.set)
+                stop_looking = self.after(left if left > 0 else sleeping.LONG, came.set)
                 await came.wait()
 
         wait.tell = wake
         wait.begin(timers, due, listen)
-        if listen is not None and flow is not None:
+        if may_drop and listen is not None:
             stop_looking = self.after(sleeping.SHORT, came.set)
+        elif may_drop and due is not None and due - began > sleeping.LONG:  # it was not alone, else it would be dropped
+            stop_looking = self.after(sleeping.LONG, came.set)
         if alone:
             self._pauses[token] += 1
         try:

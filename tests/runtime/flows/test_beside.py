@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.runtime.flows.test_sleeping import note, ran
+from tests.runtime.flows.test_sleeping import asleep, note, ran
 
 from callboard import Task, TaskContext, Worker, Workstream, step
 from callboard.runtime.flows.lent_slots import QUIET
+from callboard.runtime.flows.sleeping import LONG
 from callboard.testing import SimulatedJob, Simulation
 
 go: asyncio.Event
@@ -173,4 +174,30 @@ def test_a_wait_that_begins_before_the_slot_is_back_lends_it_and_is_alone_only_w
         assert third.run().results == {"t": None}  # in the slot that the sleep lends
         assert lost(sim, job) == 0
         assert job.run().results == {"t": None}
+        sim.check()
+
+
+async def sleeps_beside(task: TaskContext) -> None:
+    ran.append("began")
+    beside = asyncio.create_task(branch(task))
+    await asyncio.sleep(0)
+    await task.sleep("2d")
+    await beside
+
+
+@pytest.mark.parametrize("body", [order, sleeps_beside])
+def test_a_body_that_was_busy_when_its_wait_had_lasted_long_is_dropped_later(body: Any) -> None:
+    with Simulation(1) as sim:
+        args = {"beside": "works at first"}
+        job = sim.submit(Workstream("w", tasks=[Task("t", run=body, args=args)]), id="j")
+        sim.advance(1.1 * LONG)
+        done.set()
+        sim.advance(0.8 * LONG)
+        assert not asleep(sim.runtime)
+        sim.advance(0.2 * LONG)
+        assert asleep(sim.runtime)
+        if body is order:
+            job.send("paid", 12)
+        job.run()
+        assert ran.count("began") == 2
         sim.check()
