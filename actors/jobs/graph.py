@@ -20,13 +20,23 @@ if TYPE_CHECKING:
     from ..tasks.task import TaskActor
 
 
+_INDEXES: list[int] = []
+
+
+def _indexes(count: int) -> list[int]:
+    """The first numbers of tasks: the same objects for all workstreams, since each task's record holds its own."""
+    if count > len(_INDEXES):
+        _INDEXES.extend(range(len(_INDEXES), count))
+    return _INDEXES[:count]
+
+
 class Graph:
     """The edges between the tasks of one workstream, and each task's number of unsettled edges."""
 
     __slots__ = ("by_priority", "dependents", "names", "unmet")
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        self.names = {task.name: index for index, task in enumerate(tasks)}
+        self.names = dict(zip((task.name for task in tasks), _indexes(len(tasks)), strict=True))
         self.unmet: list[int] = []  # unsettled edges of each created task, by number
         self.dependents: dict[int, list[tuple[int, bool]]] = {}  # dependents of each task; True: it must end well
         # The most urgent task first: a large graph, or many dependents of one task, are started in several turns.

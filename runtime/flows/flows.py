@@ -358,7 +358,7 @@ class Flows:
         await self.stop_here(token)
         self._leave(token)
         until = durable.until
-        flow, timers = self._flows.get(token), self._host.dispatcher.timers
+        flow = self._flows.get(token)
         left = None if until is None else until - self.now()
         if left is not None and (left <= 0 or (flow is not None and flow.rested_until >= (until or 0.0))):
             return
@@ -371,10 +371,14 @@ class Flows:
             sole = self._runners.is_alone_here()
             if flow is not None:
                 flow.works_beside = self.lent.look
-        if sole and listen is None and left is not None and flow is not None and self._may_sleep(token, flow, left):
-            wait = Wait(token, until, _nothing)
-            wait.begin(timers, due, None)
-            raise self.sleeping.drop(flow, wait, durable)
+        if (
+            sole
+            and listen is None
+            and due is not None
+            and flow is not None
+            and self._may_sleep(token, flow, left or 0.0)
+        ):
+            raise self.sleeping.drop_until(flow, token, due, durable)
         wait = Wait(token, until, _nothing)
         await self._in_memory(wait, due, listen, flow, durable if sole else None, alone=alone)
 

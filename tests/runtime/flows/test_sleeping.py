@@ -17,6 +17,7 @@ from callboard import Hook, Runtime, Task, TaskContext, VirtualClock, Worker, Wo
 from callboard.errors import FlowAsleep
 from callboard.runtime.flows import sleeping
 from callboard.runtime.handles.jobs import JobHandle
+from callboard.testing import Simulation
 
 pytestmark = pytest.mark.anyio
 Open = Callable[..., Runtime]
@@ -318,3 +319,34 @@ async def test_a_body_in_a_task_group_of_asyncio_stays_in_memory(open_runtime: O
         clock.advance(3600)
         assert (await job.wait()).results == {"t": "cancelled: False"}
     assert ran == ["began"]
+
+
+def test_many_that_sleep_go_on_each_at_its_time_and_leave_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sleeping, "AT_ONCE", 2)
+
+    async def body(task: TaskContext) -> None:
+        await task.sleep(float(task.args["hours"]) * 3600)
+        ran.append(task.args["hours"])
+
+    def flows_of(hours: list[int]) -> Workstream:
+        return Workstream("w", tasks=[Task(f"t{n}", run="body", args={"hours": one}) for n, one in enumerate(hours)])
+
+    with Simulation(1) as sim:
+        sim.task(name="body")(body)
+        jobs = [sim.submit(flows_of([4, 2, 3, 2, 3, 4, 2, 3, 2, 4])), sim.submit(flows_of([1, 1, 5, 5, 5, 5]))]
+        flows = sim.runtime._services.caller._flows.sleeping
+        sim.advance("10m")
+        assert (asleep(sim.runtime), len(flows._times)) == (16, 16)
+        kernel = sim.runtime._services.host.kernel  # what it keeps of each is small, and no work for the collector
+        clocks = [kernel.entities[slot.slot.key].clock for slot in kernel.lent.values()]
+        assert not any(gc.is_tracked(one) for one in [*kernel.lent.values(), *clocks])
+        jobs[1].cancel(force=True)
+        assert (asleep(sim.runtime), flows._times[0].due) == (10, min(one.due for one in flows._times[1:]))
+        assert len(flows._times) <= 2 * 10 + 2
+        for hours in (1, 2, 3):
+            sim.advance("1h")
+            assert ran == sorted([2, 2, 2, 2, 3, 3, 3][: {1: 0, 2: 4, 3: 7}[hours]])
+        sim.advance("1h")
+        assert (ran, flows._times, flows._timer) == ([2] * 4 + [3] * 3 + [4] * 3, [], None)
+        assert jobs[0].task("t0").attempt == 1
+        sim.check()
