@@ -3,9 +3,9 @@
 Rules
 - A body lends its slot while it waits for at least one thing. If a wait begins before the body got its slot back after
   another one, the slot stays lent, and the branch that has asked for it goes on without one.
-- The record of the task says for what the body waits (`TaskRecord.durable_wait`) only while that is all that it does.
-  It says so no more as soon as a step runs or a second wait begins beside the wait, and again when the wait has been
-  alone for `QUIET` seconds: a branch of the body often takes one step after another.
+- The record of the task names what the body waits for (`TaskRecord.durable_wait`) only while the body does nothing
+  else. The field is cleared as soon as a step runs or a second wait begins beside the wait. It is set again when the
+  body has only waited for `QUIET` seconds: a branch of the body often takes one step after another.
 """
 
 from __future__ import annotations

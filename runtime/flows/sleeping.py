@@ -5,9 +5,9 @@ Rules
 - Only an async body of the runtime's own loop is dropped, which may run again (`on_loss`), and only while the body
   itself waits: none of its steps runs, and it has no task group and no time limit of anyio or trio around the wait.
 - All waits of a flow are alike: for a time (a sleep, the next try of a step), for an event (a message, an approval, a
-  child job), or for both. A body that waits for a time only is dropped at once, if that is far. Whether an event is
-  far nobody knows: a body that waits for one is dropped when the wait has lasted long. One that cannot be dropped then,
-  since it does something else besides, is looked at again after the same time.
+  child job), or for both. A body that waits for a time only is dropped at once, if that time is far. It cannot be known
+  when an event comes: a body that waits for an event is dropped when the wait has lasted long. A body that cannot be
+  dropped then, since it does something else besides, is looked at again after the same time.
 - The wait goes on without the body. When it is over, the body runs again, and comes to the same wait: there it finds
   the message, the decision or the child's end by itself. So no message is received while the body is not in memory, and
   a crash at any time loses nothing.
