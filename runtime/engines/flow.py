@@ -285,9 +285,10 @@ class Flow:
         data = encoded_call(args, kwargs)
         call = digest(known_arguments(args, kwargs) if data is None else data)
         found = self._kept.take(name, call)
-        if found is None and call and data is None and not self._in_order:
+        ordered = found is None and self._in_order
+        if found is None and call and data is None and not ordered:
             found = self._kept.take(name, "")  # of an older version, which left out all arguments of such a call
-        if found is None and self._in_order and (known := self._kept.next_in_order(name)) is not None:
+        if found is None and ordered and (known := self._kept.next_in_order(name)) is not None:
             if call and known.call:
                 return self._has_changed(
                     f"step {known.label!r} of this flow was called with other arguments than now (kept: "
@@ -299,7 +300,7 @@ class Flow:
             self._kept.remove(known)
             found = known
         if found is None:
-            return self._new(name, path, call, self._shown_call(data) if args or kwargs else None)
+            return self._new(name, path, call, self._shown_call(data) if args or kwargs else None, branch=not ordered)
         if ":" in found.function and ":" in path and not same_names(found.function, path):
             return self._has_changed(
                 f"step {found.label!r} of this flow was {spoken(found.function)}, and its body now calls "
@@ -322,7 +323,7 @@ class Flow:
         """The row of a step of the library: the kept one with its argument, or a new one."""
         self._refuse_inside(name)
         call = "" if argument is None else digest(encoded_call((argument,), {}))
-        return self._kept.take(name, call) or self._new(name, name, call)
+        return self._kept.take(name, call) or self._new(name, name, call, None, branch=not self._in_order)
 
     def _shown_call(self, data: bytes | None) -> msgspec.Raw | None:
         """The arguments as they are kept for people; None if there is no JSON of them, or too much."""
@@ -332,7 +333,7 @@ class Flow:
             data = msgspec.json.encode(self._mask.value(msgspec.json.decode(data)))
         return msgspec.Raw(data)
 
-    def _new(self, name: str, path: str, call: str, given: msgspec.Raw | None = None) -> StepRecord:
+    def _new(self, name: str, path: str, call: str, given: msgspec.Raw | None, *, branch: bool) -> StepRecord:
         if self._count >= MOST_STEPS:
             raise Permanent(
                 f"this flow has taken {MOST_STEPS:,} steps, the most that one may take: submit the rest as a child job"
@@ -340,7 +341,7 @@ class Flow:
         self._count += 1
         return StepRecord(
             key=0, flow=0, task=0, task_id="", name=name, number=self._kept.next_number(name), function=path, call=call,
-            raw_given=given, branch=not self._in_order, began_at=0.0, tries=0,
+            raw_given=given, branch=branch, began_at=0.0, tries=0,
         )  # fmt: skip
 
     @property

@@ -91,6 +91,20 @@ class Batch:
             self.transitions += entry.transitions
         self._entries = entries
 
+    @property
+    def only_step(self) -> StepRecord | None:
+        """The step which is all that the batch holds; None if it holds anything else."""
+        if len(self._entries) != 1 or self.transitions:
+            return None
+        entry = self._entries[0]
+        if len(entry.records) != 1 or (
+            entry.specs or entry.outbox_done or entry.answers or entry.pruned_at or entry.tidy or entry.rounds
+            or entry.notices
+        ):  # fmt: skip
+            return None
+        (record,) = entry.records
+        return record if isinstance(record, StepRecord) else None
+
     def final_state(self) -> FinalState:
         """The state after the batch, which has to be written."""
         return FinalState(self._entries)
@@ -173,6 +187,8 @@ def parts_of(batch: Batch, owner: int, previous: int, number: int) -> list[Param
 
     owner: the owner that the file must have. previous: the number of the entry that the file must end with before.
     """
+    if (step := batch.only_step) is not None:  # a chain of steps waits for each of its commits
+        return [(owner, previous, number, step.key, step.flow, encode_readable(step).decode())]  # STEP_COLUMNS
     return _Encoding(owner, previous, number).run(batch.final_state(), batch.transitions)
 
 

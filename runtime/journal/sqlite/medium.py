@@ -23,7 +23,7 @@ from ..batch import Batch, Parameters, parts_of
 from .files import Damaged, Files, FilesMoved, Overwritten
 from .lock import Lock
 from .opening import FileClaim, code_of, connect, connect_writer, end_session, refusing
-from .schema import INSERT_BATCH, INSERT_STEPS, STEPS_COLUMNS
+from .schema import INSERTS
 
 _DAMAGED = "the file is damaged: stop this runtime, keep the file, and restore it from a copy"
 _UNREADABLE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -244,4 +244,4 @@ def _commit(connection: sqlite3.Connection, parts: list[Parameters]) -> None:
 
 
 def _write(connection: sqlite3.Connection, part: Parameters) -> None:
-    connection.execute(INSERT_STEPS if len(part) == len(STEPS_COLUMNS) else INSERT_BATCH, part)
+    connection.execute(INSERTS[len(part)], part)

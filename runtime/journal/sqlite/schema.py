@@ -160,6 +160,19 @@ _HEAD = ("owner", "previous", "entry", "last_key", "last_seq", "data")
 BATCH_COLUMNS = (*_HEAD, "outbox_done", *_WRITES)
 STEPS_COLUMNS = (*_HEAD, "step")
 """The columns of a commit that holds nothing but steps: nine of ten commits of flows are such."""
+STEP_COLUMNS = ("owner", "previous", "entry", "key", "flow", "record")
+"""The columns of a commit that holds nothing but one step, as those of a chain of steps do."""
+
+
+def _meta(last_key: str, last_seq: str) -> str:
+    """The SQL that notes the end of a commit. It fails if the owner or the last entry differs: `entry` is not NULL."""
+    return f"""
+  UPDATE meta SET entry = CASE WHEN owner = new.owner AND entry = new.previous THEN new.entry END,
+    last_key = max(last_key, {last_key}), last_seq = {last_seq};"""
+
+
+def _view_of(name: str, columns: tuple[str, ...]) -> str:
+    return f"CREATE TEMP VIEW {name} AS SELECT {', '.join(f'NULL AS {column}' for column in columns)};\n"
 
 
 def _view(name: str, columns: tuple[str, ...]) -> str:
@@ -170,17 +183,29 @@ def _view(name: str, columns: tuple[str, ...]) -> str:
         for column, sql in _WRITES.items()
         if column in columns
     )
-    return f"""CREATE TEMP VIEW {name} AS SELECT {", ".join(f"NULL AS {column}" for column in columns)};
-{writes}
-CREATE TEMP TRIGGER {name}_meta INSTEAD OF INSERT ON {name} BEGIN
-  UPDATE meta SET  -- `entry` may not be NULL: so the commit fails if the owner or the last entry differs
-    entry = CASE WHEN owner = new.owner AND entry = new.previous THEN new.entry END,
-    last_key = max(last_key, new.last_key), last_seq = max(last_seq, new.last_seq);
+    return f"""{_view_of(name, columns)}{writes}
+CREATE TEMP TRIGGER {name}_meta INSTEAD OF INSERT ON {name} BEGIN{_meta("new.last_key", "max(last_seq, new.last_seq)")}
 END;
 """
 
 
-BATCH = _view("batch", BATCH_COLUMNS) + _view("steps", STEPS_COLUMNS)
-"""The SQL that makes the views `batch` and `steps`. A trigger that has nothing to write costs SQLite time as well."""
-INSERT_BATCH = f"INSERT INTO batch VALUES ({', '.join('?' * len(BATCH_COLUMNS))})"
-INSERT_STEPS = f"INSERT INTO steps VALUES ({', '.join('?' * len(STEPS_COLUMNS))})"
+_STEP = f"""{_view_of("step", STEP_COLUMNS)}
+CREATE TEMP TRIGGER step_written INSTEAD OF INSERT ON step BEGIN
+  INSERT INTO step_records VALUES (new.key, new.flow, new.record)
+    ON CONFLICT (key) DO UPDATE SET record = excluded.record;{_meta("new.key", "last_seq")}
+END;
+"""
+BATCH = _view("batch", BATCH_COLUMNS) + _view("steps", STEPS_COLUMNS) + _STEP
+"""The SQL that makes the views of commits. A trigger that has nothing to write costs SQLite time as well."""
+
+
+def _insert(view: str, columns: tuple[str, ...]) -> str:
+    return f"INSERT INTO {view} VALUES ({', '.join('?' * len(columns))})"
+
+
+INSERTS = {
+    len(BATCH_COLUMNS): _insert("batch", BATCH_COLUMNS),
+    len(STEPS_COLUMNS): _insert("steps", STEPS_COLUMNS),
+    len(STEP_COLUMNS): _insert("step", STEP_COLUMNS),
+}
+"""The statement that writes a commit, by the number of its columns."""

@@ -343,8 +343,8 @@ def test_clients_fold_nothing_into_the_file_while_it_is_owned(path: Path) -> Non
     assert journal.shut(30)
 
 
-@pytest.mark.parametrize("only_steps", [False, True])
-def test_a_log_of_an_older_journal_is_noticed_by_the_commit_itself(path: Path, only_steps: bool) -> None:
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_log_of_an_older_journal_is_noticed_by_the_commit_itself(path: Path, steps: int) -> None:
     """The whole older journal is put back: SQLite sees it, and the commit checks its last entry."""
     journal, loop = SqliteJournal(path), Loop()
     loop.open(journal)
@@ -353,7 +353,8 @@ def test_a_log_of_an_older_journal_is_noticed_by_the_commit_itself(path: Path, o
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE meta SET entry = entry - 1")
         connection.commit()
-    journal.append(entry(step(9, task(3, workstream(2, 1, 1)))) if only_steps else entry(job(2), seq=2))
+    taken = [step(9 + number, task(3, workstream(2, 1, 1))) for number in range(steps)]
+    journal.append(entry(*taken) if taken else entry(job(2), seq=2))
     journal.flush()
     while journal.health.ok:
         loop.calls.get(timeout=600)()

@@ -498,6 +498,24 @@ def test_the_columns_of_an_attempt_say_what_its_record_says(path: Path) -> None:
     assert rows == [(key, 3, living, "integer") for key, living in ((4, 1), (5, 0), (6, 1), (7, 0), (2**62, 1))]
 
 
+def test_a_commit_of_one_step_alone_is_kept_as_all_others_are(path: Path) -> None:
+    ws = workstream(2, 1, 1)
+    began = step(9, task(3, ws), ended_at=None, due_at=8.0)
+    ended = step(9, task(3, ws), error="\ud800 \n\0", ended_at=5.0)
+    with opened(path) as (journal, loop):
+        for one in (entry(job(1), ws, task(3, ws), seq=1), entry(began), entry(step(8, task(3, ws))), entry(ended)):
+            journal.append(one)
+            loop.until_durable(journal)
+        assert journal.reader.steps(3) == [step(8, task(3, ws)), msgspec.structs.replace(ended, error="? \n\0")]
+    with closing(sqlite3.connect(path)) as file:
+        rows = file.execute("SELECT key, flow, typeof(flow), typeof(record) FROM step_records ORDER BY key").fetchall()
+        assert rows == [(8, 3, "integer", "text"), (9, 3, "integer", "text")]
+    journal, loop = SqliteJournal(path), Loop()
+    loaded = loop.open(journal)
+    assert (loaded.last_key, loaded.last_seq) == (9, 3)
+    assert journal.shut(30)
+
+
 def test_a_file_of_the_version_before_steps_gets_their_table_and_its_view(path: Path) -> None:
     before = migrations()[: next(n for n, sql in enumerate(migrations()) if "step_records" in sql)]
     with closing(sqlite3.connect(path)) as connection:
