@@ -76,7 +76,7 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
-    """Open a journal that is known to be ours, ready for `INSERT_BATCH`. Raises sqlite3.Error."""
+    """Open a journal that is known to be ours, ready for the statements of commits. Raises sqlite3.Error."""
     connection = connect(path, "rw")
     try:
         connection.execute("PRAGMA synchronous = FULL")

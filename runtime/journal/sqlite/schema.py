@@ -7,8 +7,8 @@ Rules:
 - Transitions are kept in chunks: those of one owner (a job with all that is in it, a worker, a breaker) in one commit
   are one row. Thousands of transitions cost as much as one row, and a job's history is one range of an index. The view
   `state_transitions` shows each transition as a row.
-- One commit is one statement: an INSERT into the view `batch`, whose triggers write the tables. So the writer releases
-  the interpreter once per commit, and SQLite works meanwhile.
+- One commit is one statement: an INSERT into a view (`batch`, `steps` or `step`), whose triggers write the tables.
+  So the writer releases the interpreter once per commit, and SQLite works meanwhile.
 - It fails (`SQLITE_CONSTRAINT_NOTNULL`) if the file has another owner, or does not end with the entry before: the lock
   alone does not fence an owner.
 - How the tables are made and changed is in `migrations.py`.
