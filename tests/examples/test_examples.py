@@ -16,6 +16,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from tests.programs import killed_after
 
 from callboard.machines.audit.audit import audit_lines
 from callboard.runtime.testing.postgres import PrivateServer
@@ -114,9 +115,10 @@ def test_stages_run_in_the_order_of_their_dag_file(run: Run, checkout: Path) -> 
 
 def test_a_release_killed_in_the_middle_goes_on_where_it_was(run: Run, checkout: Path) -> None:
     command = f"{command_of('release.toml')} --jsonl log.jsonl"
-    with subprocess.Popen(
+    program = subprocess.Popen(
         command.split(), cwd=checkout, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
-    ) as killed:
+    )
+    with killed_after(program) as killed:
         assert killed.stdout is not None
         seen: list[str] = []
         for line in killed.stdout:  # until the soak test, which takes seconds, is running, and something is done
@@ -160,7 +162,8 @@ def test_one_program_runs_in_its_own_process_and_behind_a_board(run: Run, checko
     embedded = run(command).stdout
     assert embedded.endswith("deploy held\nana had approved it\nrelease completed\n")
     serve = ["callboard", "serve", "--allow-commands", "--port", "0"]
-    with subprocess.Popen(serve, cwd=checkout, env=environment(), text=True, stdout=subprocess.PIPE) as server:
+    program = subprocess.Popen(serve, cwd=checkout, env=environment(), text=True, stdout=subprocess.PIPE)
+    with killed_after(program) as server:
         try:
             assert server.stdout is not None
             address = next(line.split()[-1] for line in server.stdout if line.startswith("serving"))

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.programs import killed_after
 
 from callboard.machines.audit.audit import audit_lines, audit_logs
 
@@ -56,10 +57,10 @@ def test_logs_of_two_nodes_hold_each_by_itself_and_together(postgres: str, tmp_p
     def command(node: str) -> list[str]:
         return [sys.executable, "node.py", postgres, node]
 
-    with subprocess.Popen(command("a"), cwd=tmp_path, env=_env(), stdout=subprocess.PIPE, text=True) as first:
+    program = subprocess.Popen(command("a"), cwd=tmp_path, env=_env(), stdout=subprocess.PIPE, text=True)
+    with killed_after(program) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "runs\n"
-        first.kill()
     log = tmp_path / "a.jsonl"  # a line is written after its transition is durable: a kill may come in between
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-5]))
     subprocess.run(command("b"), cwd=tmp_path, env=_env(), check=True, timeout=600)

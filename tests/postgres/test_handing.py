@@ -80,12 +80,12 @@ def stalls(noted: list[Note], *, moved: bool) -> list[float]:
     return sorted(found, reverse=True)
 
 
-def went(folder: Path, node: int) -> bool:
-    """Whether a body of each short job of that node has begun in a second process."""
+def went(folder: Path, node: int, *, long: bool) -> bool:
+    """Whether a body of each short job of that node has begun in a second process. long: and of its long job."""
     ran_in: defaultdict[str, set[str]] = defaultdict(set)
     for note in notes(folder):
         ran_in[note.job].add(note.process)
-    return all(len(ran_in[f"old-{node}-{number}"]) == 2 for number in range(3))
+    return all(len(ran_in[f"old-{node}-{number}"]) == 2 for number in (0, 1, 2, *(("long",) if long else ())))
 
 
 def test_a_rolling_deployment_stalls_no_job_and_begins_no_body_again(postgres: str, tmp_path: Path) -> None:
@@ -100,9 +100,11 @@ def test_a_rolling_deployment_stalls_no_job_and_begins_no_body_again(postgres: s
             nodes[-1].ready()
             nodes[n].leave()
             if not LONG:
-                wait_until(partial(went, tmp_path, n), "its jobs did not go on elsewhere", within=PATIENCE)
+                wait_until(partial(went, tmp_path, n, long=False), "its jobs did not go on elsewhere", within=PATIENCE)
                 (tmp_path / f"old-{n}").touch()
             nodes[n].end()
+        for n in range(3):  # a new node takes a job at once, and begins its next body a moment later
+            wait_until(partial(went, tmp_path, n, long=True), "its long job did not go on elsewhere", within=PATIENCE)
         noted = notes(tmp_path)
         ran_in = {job: {note.process for note in noted if note.job == job} for job in {note.job for note in noted}}
         assert ran_in.keys() == {f"old-{n}-{what}" for n in range(3) for what in (0, 1, 2, "long")}

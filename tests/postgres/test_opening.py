@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 
 import psycopg
 import pytest
+from tests.programs import killed_after
 from tests.runtime.journal.samples import Loop, entry, job, message, step, task, workstream
 
 from callboard.runtime.errors import (
@@ -221,7 +222,7 @@ def test_a_server_that_went_away_is_told_of(postgres: str, postgres_server: Priv
 @pytest.mark.parametrize("given", ["</dev/null", "<&-"])
 def test_the_private_server_runs_in_the_background_until_it_is_told_to_stop(given: str) -> None:
     words = ["sh", "-c", f'exec "$0" -m callboard.runtime.testing.postgres {given}', sys.executable]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+    with killed_after(subprocess.Popen(words, stdout=subprocess.PIPE, text=True)) as server:
         assert server.stdout is not None
         address, _, _ = server.stdout.readline().partition("&schema=")
         try:

@@ -1,7 +1,8 @@
-"""A program that is killed while it runs machines: `python machine_victim.py FOLDER AHEAD`. Run again, it continues.
+"""A program that is killed while it runs machines: `python machine_victim.py FOLDER AHEAD [hold]`. A new one goes on.
 
-AHEAD: seconds that its clock is ahead of the machine's. It writes lines into FOLDER/log: the state at its start ("open
-STATE"), when run-7 only waits for its timer ("waits STATE"), and when run-7 has ended ("over").
+AHEAD: seconds that its clock is ahead of the machine's. hold: it writes the journal for run-7 only, so that commands
+find the file free on a busy machine, too; by default it always writes. It writes lines into FOLDER/log: the state at
+its start ("open STATE"), when run-7 only waits for its timer ("waits STATE"), and when run-7 has ended ("over").
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from callboard.machines.lifecycles.execution import EXECUTION
 
 FOLDER = Path(sys.argv[1])
 AHEAD = float(sys.argv[2])
+HOLD = sys.argv[3:] == ["hold"]
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -53,6 +55,8 @@ async def main() -> None:
         for event in ("ENQUEUE", "START", "RECOVER") if run.state == "pending" else ():
             await run.ask(Fire(event))
         write(f"waits {run.state}")
+        if HOLD:
+            await anyio.sleep_forever()
         for number in range(10**9):  # so that the journal is written at the time of the kill
             other = runtime.spawn(MachineActor(EXECUTION), name=f"{AHEAD:g}-{time.time_ns()}-{number}")
             for event in ("ENQUEUE", "START", "SUCCEED"):

@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.processes import runs, stopped
+from tests.programs import killed_after
 from tests.waiting import wait_until
 
 from callboard import Runtime, Task, Workstream
@@ -38,12 +39,8 @@ def host(folder: Path, code: str, *args: str) -> Iterator[subprocess.Popen[str]]
         stderr=subprocess.PIPE,
         text=True,
     )
-    try:
-        with started:
-            yield started
-            started.kill()
-    finally:
-        started.kill()
+    with killed_after(started):
+        yield started
 
 
 def line_of(started: subprocess.Popen[str]) -> str:

@@ -12,10 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.programs import killed_after
+from tests.waiting import LONGEST, wait_until
 
 from callboard.runtime.cli import _app
 from callboard.runtime.cli.command_errors import run_command
@@ -28,8 +31,19 @@ HOUR = 3600.0
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is of Unix")
 
 
-def start(folder: Path, ahead: float = 0.0) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, str(VICTIM), str(folder), str(ahead)], env=ENVIRONMENT)
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts the victim. None outlives the test."""
+    with ExitStack() as stack:
+
+        def started(*words: object) -> subprocess.Popen[bytes]:
+            line = [sys.executable, str(VICTIM), str(tmp_path), *map(str, words)]
+            return stack.enter_context(killed_after(subprocess.Popen(line, env=ENVIRONMENT)))
+
+        yield started
 
 
 def kill(victim: subprocess.Popen[bytes]) -> None:
@@ -38,11 +52,11 @@ def kill(victim: subprocess.Popen[bytes]) -> None:
 
 
 def wait_for(folder: Path, line: str, victim: subprocess.Popen[bytes], after: int = 0) -> None:
-    limit = time.monotonic() + 60
-    while line not in lines(folder)[after:]:
+    def came() -> bool:
         assert victim.poll() is None, "it has ended by itself"
-        assert time.monotonic() < limit, f"no line {line!r} in {lines(folder)}"
-        time.sleep(0.005)
+        return line in lines(folder)[after:]
+
+    wait_until(came, f"the line {line!r}")
 
 
 def lines(folder: Path) -> list[str]:
@@ -74,9 +88,11 @@ def steps(folder: Path) -> list[str]:
         reader.close()
 
 
-def test_what_fell_due_while_the_process_was_dead_fires_at_its_start_and_once(tmp_path: Path, cli: Cli) -> None:
+def test_what_fell_due_while_the_process_was_dead_fires_at_its_start_and_once(
+    tmp_path: Path, cli: Cli, start: Start
+) -> None:
     drawn = random.Random(7)
-    victim = start(tmp_path)
+    victim = start(0)
     wait_for(tmp_path, "waits recovering", victim)
     kill(victim)
     assert steps(tmp_path) == ["create", "ENQUEUE", "START", "RECOVER"]
@@ -84,18 +100,16 @@ def test_what_fell_due_while_the_process_was_dead_fires_at_its_start_and_once(tm
     code, told = cli(*back)
     assert (code, "It will take effect at the next start" in told) == (4, True)
     for _ in range(2):  # its minute is long over; the start is killed wherever it is
-        victim = start(tmp_path, HOUR)
+        victim = start(HOUR)
         time.sleep(drawn.random() * 0.6)
         kill(victim)
     before = len(lines(tmp_path))
-    victim = start(tmp_path, HOUR)
+    victim = start(HOUR, "hold")
     wait_for(tmp_path, "waits failed", victim, before)
     wait_for(tmp_path, "over", victim)
-    code, told = cli(*back)
-    assert (code, "'START' is not possible in state 'failed'" in told) == (
-        1,
-        True,
-    )  # it came too late
+    code, told = cli(*back, "--timeout", str(LONGEST))
+    assert code == 1, told
+    assert "'START' is not possible in state 'failed'" in told  # it came too late
     kill(victim)
     told_before = "over" in lines(tmp_path)[:before]  # one of the killed processes had done it
     assert lines(tmp_path)[before] in ({"open None"} if told_before else {"open failed", "over"})

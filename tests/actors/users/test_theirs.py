@@ -9,13 +9,15 @@ import functools
 import signal
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
 import pytest
+from tests.programs import killed_after
 from tests.reliability.hostile import guests
+from tests.waiting import LONGEST
 
 from callboard.actors.user_code import (
     EscapedException,
@@ -179,20 +181,18 @@ def test_ctrl_c_ends_the_program_whatever_it_interrupts(backend: str, where: str
     program = subprocess.Popen(
         [sys.executable, str(file), backend, where], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    guard = threading.Timer(90, program.kill)
-    guard.start()
-    try:
+    with killed_after(program):
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
         program.send_signal(signal.SIGINT)
-        while backend == "asyncio":  # asyncio defers the first signal, and two that come at once count as one
+        end = time.monotonic() + LONGEST
+        # asyncio defers the first signal, and two that come at once count as one
+        while backend == "asyncio" and time.monotonic() < end:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 program.wait(timeout=1)
                 break
             program.send_signal(signal.SIGINT)
-        out, errors = program.communicate()
-    finally:
-        guard.cancel()
+        out, errors = program.communicate(timeout=LONGEST)
     assert "not reached" not in out
     assert "KeyboardInterrupt" in errors
     assert program.returncode != 0

@@ -234,11 +234,10 @@ def live(
 
     workers: when its worker processes are killed. Returns its exit code. Raises TimeoutError for one that hangs.
     """
-    pid, began = zygote.start(order), time.monotonic()
-    if operator is None and after is None:
-        code = zygote.ended(PATIENCE)
-    else:
-        code = None
+    pid, began, code = zygote.start(order), time.monotonic(), None
+    try:
+        if operator is None and after is None:
+            code = zygote.ended(PATIENCE)
         while code is None and time.monotonic() - began < PATIENCE:
             if operator is not None:
                 operator.look()
@@ -250,8 +249,11 @@ def live(
                 kill(pid, reach, Path(order.folder))
                 code = zygote.ended(PATIENCE)
                 break
+    finally:
+        if code is None:  # it hangs, or a rule is broken
+            kill(pid, "tree", Path(order.folder))
+            zygote.ended(PATIENCE)
     if code is None:
-        kill(pid, "tree", Path(order.folder))
-        zygote.ended(PATIENCE)
-        raise TimeoutError(f"a victim did not end within {PATIENCE} s: {order}")
+        lines = log_of(Path(order.folder))[-20:]
+        raise TimeoutError(f"a victim did not end within {PATIENCE} s: {order}. Its last lines: {lines}")
     return code

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.programs import killed_after
 from tests.reliability.storage.scene import LIMIT, RESULTS, FaultyRuntime, fill, gates, small_disk
 
 from callboard import HealthChecks, Runtime, Task, Workstream
@@ -214,7 +215,7 @@ def test_the_program_says_that_the_disk_is_full_and_goes_on_when_there_is_room(t
     (tmp_path / "waiting.py").write_text(
         f"def wait():\n    print('begun', flush=True)\n    open({str(gate)!r}).read()\n\ndef after():\n    pass\n"
     )
-    with callboard("run", "job.toml", "--journal", str(disk / "state.db"), cwd=tmp_path) as program:
+    with killed_after(callboard("run", "job.toml", "--journal", str(disk / "state.db"), cwd=tmp_path)) as program:
         assert program.stdout is not None
         said = read_until(program, "begun")
         ballast = fill(disk)
@@ -249,7 +250,7 @@ def test_the_program_refuses_a_journal_on_such_a_disk_in_a_paragraph(tmp_path: P
     else:
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         words = "is read-only to this user."
-    with callboard("run", "job.toml", "--journal", str(disk / "state.db"), cwd=tmp_path) as program:
+    with killed_after(callboard("run", "job.toml", "--journal", str(disk / "state.db"), cwd=tmp_path)) as program:
         said, _ = program.communicate(timeout=LIMIT)
     assert program.returncode == 2, said
     assert said.startswith("callboard: Cannot ")

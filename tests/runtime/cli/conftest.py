@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import typer.main
+from tests.waiting import LONGEST
 
 from callboard.runtime.cli import _app
 from callboard.runtime.cli.command_errors import run_command
@@ -123,7 +124,7 @@ class Terminal:
         )
         os.close(end)
 
-    def wait_for(self, text: str, timeout: float = 60.0) -> None:
+    def wait_for(self, text: str, timeout: float = LONGEST) -> None:
         """Read until the program has written `text`, after the text of the last wait."""
         seen = len(self.out)
         until = time.monotonic() + timeout
@@ -141,7 +142,7 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._screen, keys.encode())
 
-    def end(self, timeout: float = 60.0) -> int:
+    def end(self, timeout: float = LONGEST) -> int:
         """Read to the end. Returns the exit code."""
         until = time.monotonic() + timeout
         while self._read():

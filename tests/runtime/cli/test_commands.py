@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 import anyio
 import pytest
+from tests.programs import killed_after
 from tests.runtime.journal import samples
 
 from callboard import Approval, Notice, Runtime, Task, Workstream
@@ -451,7 +452,8 @@ def test_of_a_journal_that_a_program_runs_it_is_said_who_runs_it_not_what_is_mis
     cli: Cli, files: Path
 ) -> None:
     (files / "own.py").write_text(RUNS_ITS_OWN)
-    with subprocess.Popen([sys.executable, "own.py"], env=environment(), stdout=subprocess.PIPE, text=True) as owner:
+    program = subprocess.Popen([sys.executable, "own.py"], env=environment(), stdout=subprocess.PIPE, text=True)
+    with killed_after(program) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "runs\n"
         told = {args: cli(*args) for args in (("resume",), ("run", "good.toml"), ("serve", "--port", "0"))}
@@ -537,10 +539,9 @@ def test_functions_of_what_has_ended_need_not_be_found(cli: Cli, files: Path) ->
     run = subprocess.Popen(
         [*PROGRAM, "run", "late.toml", "--id", "j1"], env=environment(), stdout=subprocess.PIPE, text=True
     )
-    assert run.stdout is not None
-    assert any("a completed" in line for line in run.stdout)
-    run.kill()
-    run.communicate()
+    with killed_after(run):
+        assert run.stdout is not None
+        assert any("a completed" in line for line in run.stdout)
     (files / "beside.py").write_text("def other(): return 1\n")
     done = subprocess.run([*PROGRAM, "resume"], env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 2

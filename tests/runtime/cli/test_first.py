@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.processes import runs
+from tests.programs import killed_after
 
 LONGEST = 60.0
 UNSHARE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -48,7 +49,7 @@ def test_orphans_are_reaped_and_the_exit_codes_of_commands_are_not(tmp_path: Pat
         f"for i in $(seq 300); do {count}; [ $(cat zombies) = 0 ] && break; sleep 0.1; done; cat /proc/1/comm; exit 7"
     )
     file = write(tmp_path, f"{orphans}; {ended}; {look}")
-    with as_first(tmp_path, "run", str(file), "--plain") as first:
+    with killed_after(as_first(tmp_path, "run", str(file), "--plain")) as first:
         said, _ = first.communicate(timeout=LONGEST)
     assert (tmp_path / "zombies").read_text().strip() == "0", said
     assert "exited with 7" in said
@@ -57,7 +58,7 @@ def test_orphans_are_reaped_and_the_exit_codes_of_commands_are_not(tmp_path: Pat
 
 def test_it_hears_a_stop(tmp_path: Path) -> None:
     file = write(tmp_path, "echo up > up; exec sleep 600")
-    with as_first(tmp_path, "run", str(file), "--plain", "--drain-deadline", "0") as unshared:
+    with killed_after(as_first(tmp_path, "run", str(file), "--plain", "--drain-deadline", "0")) as unshared:
         end = time.monotonic() + LONGEST
         while not (tmp_path / "up").exists():
             assert time.monotonic() < end

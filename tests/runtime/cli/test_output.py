@@ -8,12 +8,13 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.forks import Forks
+from tests.programs import killed_after
+from tests.waiting import wait_until
 
 from callboard.runtime.journal.sqlite.journal import SqliteReader
 
@@ -130,9 +131,8 @@ def _begin_another(folder: Path, command: tuple[str, ...]) -> None:
             [*PROGRAM, "run", "gated.toml", "--id", "j2", "--plain"], cwd=folder, env=environment(), text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
-        _wait_for(running, "first started")
-        running.kill()
-        running.communicate()
+        with killed_after(running):
+            _wait_for(running, "first started")
 
 
 def _did(folder: Path, command: tuple[str, ...]) -> None:
@@ -207,13 +207,13 @@ def test_a_standard_error_that_nobody_reads_changes_nothing(cli: Cli, gated: Pat
         env=environment(), text=True, stdout=subprocess.PIPE, stderr=unheard,
     )  # fmt: skip
     os.close(unheard)
-    _wait_for(running, "first started")
-    running.send_signal(signal.SIGTERM)  # the signal is reported on standard error
-    with contextlib.closing(SqliteReader(gated / "callboard.db")) as journal:
-        while journal.attempts("j1@1/first")[0].drained_at is None:  # it has received the signal
-            time.sleep(0.01)
-    (gated / "gate").touch()
-    out, _ = running.communicate(timeout=600)
+    with killed_after(running):
+        _wait_for(running, "first started")
+        running.send_signal(signal.SIGTERM)  # the signal is reported on standard error
+        with contextlib.closing(SqliteReader(gated / "callboard.db")) as journal:
+            wait_until(lambda: journal.attempts("j1@1/first")[0].drained_at is not None, "it has received the signal")
+        (gated / "gate").touch()
+        out, _ = running.communicate(timeout=600)
     assert running.returncode == 130
     assert "unfinished" in out
     assert cli("resume").code == 0

@@ -9,13 +9,13 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.processes import runs
+from tests.waiting import wait_until
 
 from .conftest import PROGRAM, SRC, CommandResult, Terminal, environment
 
@@ -242,11 +242,12 @@ def test_resume_has_the_workers_that_run_had(cli: Cli, gated: Path, program: Pro
     workers = f'[[workers]]\nname = "mine"\nengine = "command"\ncapacity = 3\n{special}'
     (gated / "gated.toml").write_text(f"{GATED}{special}{workers}")
     running = program("run", "gated.toml", "--id", "j1")
-    _wait_for(running, "first started")
+    _wait_until_it_runs(gated, running)
     running.kill()
     running.communicate()
     (gated / "gate").touch()
-    assert cli("resume").code == 0
+    told = cli("resume")
+    assert told.code == 0, told.everything
     events = [json.loads(line) for line in cli("history", "--json").out.splitlines()]
     assert {event["entity_id"] for event in events if event["event_type"].startswith("worker")} == {"mine#1", "mine#2"}
 
@@ -269,10 +270,7 @@ def test_modules_beside_the_file_are_found_from_anywhere(
 
 def test_a_run_that_is_refused_starts_and_kills_nothing(cli: Cli, gated: Path, program: Program) -> None:
     running = program("run", "gated.toml", "--id", "j1")
-    _wait_for(running, "first started")
-    pid_file = gated / "pid"
-    while not (pid_file.exists() and pid_file.read_text()):
-        time.sleep(0.001)
+    pid_file = _wait_until_it_runs(gated, running)
     running.kill()
     running.communicate()
     pid = int(pid_file.read_text())  # of what outlived the kill
@@ -294,10 +292,7 @@ def test_a_run_that_is_refused_starts_and_kills_nothing(cli: Cli, gated: Path, p
 
 def test_cancel_what_nobody_runs(cli: Cli, gated: Path, program: Program) -> None:
     running = program("run", "gated.toml", "--id", "j1")
-    _wait_for(running, "first started")
-    pid_file = gated / "pid"
-    while not (pid_file.exists() and pid_file.read_text()):  # a started task is about to run, and may not run yet
-        time.sleep(0.001)
+    pid_file = _wait_until_it_runs(gated, running)
     running.kill()
     running.communicate()
     told = cli("cancel", "j1", "--reason", "not needed")
@@ -313,11 +308,11 @@ def test_cancel_what_nobody_runs(cli: Cli, gated: Path, program: Program) -> Non
 def test_cancel_one_task(cli: Cli, gated: Path, program: Program) -> None:
     (gated / "gated.toml").write_text(GATED + "optional = true\n")
     running = program("run", "gated.toml", "--id", "j1")
-    _wait_for(running, "first started")
+    _wait_until_it_runs(gated, running)
     running.kill()
     running.communicate()
     told = cli("cancel", "j1", "second", "--reason", "not needed")
-    assert (told.code, told.out) == (0, "task j1@1/second cancelled (not needed)\n")
+    assert (told.code, told.out) == (0, "task j1@1/second cancelled (not needed)\n"), told.err
     (gated / "gate").touch()
     assert "job j1 completed (1 completed, 1 cancelled)" in cli("resume").out
     assert cli("check").code == 0
@@ -402,6 +397,14 @@ def test_without_the_extra_it_says_what_to_install(folder: Path) -> None:
         done.stderr
         == "callboard: The command line needs Typer and Rich, which are not installed: pip install 'callboard[cli]'\n"
     )
+
+
+def _wait_until_it_runs(gated: Path, running: subprocess.Popen[str]) -> Path:
+    """Wait until the first command runs: a task that has started is about to run. Returns the file with its pid."""
+    _wait_for(running, "first started")
+    pid_file = gated / "pid"
+    wait_until(lambda: pid_file.exists() and pid_file.read_text(), "the first command")
+    return pid_file
 
 
 def _wait_for(running: subprocess.Popen[str], text: str) -> None:

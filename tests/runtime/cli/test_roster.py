@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.programs import killed_after
 from tests.waiting import until
 
 from callboard import Runtime, Task, Worker, Workstream
@@ -127,9 +128,10 @@ def test_a_worker_made_late_does_not_push_the_others_out_of_the_next_resume(
         anyio.run(main)
         """)
     )
-    with subprocess.Popen(
+    program = subprocess.Popen(
         [sys.executable, "program.py"], cwd=folder, env=environment(), text=True, stdout=subprocess.PIPE
-    ) as running:
+    )
+    with killed_after(program) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "ready\n"
         running.kill()

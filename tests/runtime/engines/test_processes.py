@@ -14,8 +14,9 @@ from uuid import uuid4
 
 import pytest
 from tests.processes import children, runs
+from tests.programs import killed_after
 from tests.runtime.engines import process_bodies as bodies
-from tests.waiting import until
+from tests.waiting import LONGEST, until
 
 from callboard import Retry, Runtime, Task, Worker, Workstream
 from callboard.actors.records.task import AttemptRecord
@@ -68,7 +69,8 @@ async def test_results_go_from_process_to_process(tmp_path: Path) -> None:
 
 async def test_a_killed_process_loses_an_attempt_and_the_next_one_runs_elsewhere() -> None:
     async with Runtime(workers=POOL) as runtime:
-        job = await runtime.submit(Workstream("w", tasks=[body("a", bodies.patient, timeout="60s")]), id="j")
+        tasks = [body("a", bodies.patient, timeout="10m", kill_grace="10m")]
+        job = await runtime.submit(Workstream("w", tasks=tasks), id="j")
         pid = await process_of(job, "a")
         seen = runtime.events()
         os.kill(pid, signal.SIGKILL)
@@ -179,7 +181,7 @@ def test_processes_die_with_a_runtime_that_is_killed(tmp_path: Path) -> None:
     program.write_text(VICTIM)
     journal = tmp_path / "state.db"
     victim = subprocess.Popen([sys.executable, program, journal], stdout=subprocess.PIPE, text=True, env=environment())
-    with victim:
+    with killed_after(victim):
         assert victim.stdout is not None
         worker, started = map(int, victim.stdout.readline().split())
         assert runs(worker)
@@ -209,13 +211,13 @@ def wait_until_gone(pid: int) -> None:
     except ProcessLookupError:
         return
     with os.fdopen(watched):
-        assert select.select([watched], [], [], 60)[0], f"process {pid} goes on"
+        assert select.select([watched], [], [], LONGEST)[0], f"process {pid} goes on"
 
 
 def test_a_worker_process_that_was_left_behind_is_killed() -> None:
     journal = uuid4().hex  # the same test may run at the same time, and must not find processes of this one
     marks = {**Origin.here(journal, "copy").variables, "CALLBOARD_WORKER": "pool-1#1"}
-    with subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}, start_new_session=True) as left:
+    with killed_after(subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}, start_new_session=True)) as left:
         attempt = AttemptRecord(key=1, task=1, task_id="j@1/a", attempt=1, claimed_at=1.0)
         assert kill_leftovers([attempt], f"not {journal}", ["copy"]) == 0
         assert left.poll() is None

@@ -363,6 +363,10 @@ async def test_a_node_that_is_cut_off_ends_what_it_runs_before_that_is_run_elsew
             assert len(await first_run(tmp_path, 2)) == 2
 
 
+HEAD_STARTS = 600
+"""Seconds that the head of a cluster may take to start: it starts five programs, all at once."""
+
+
 @contextmanager
 def head_at(port: int, folder: Path) -> Iterator[None]:
     """The head of a Ray cluster of its own, until it is killed."""
@@ -374,9 +378,9 @@ def head_at(port: int, folder: Path) -> Iterator[None]:
     log = Path(f"{place}.log")
     with log.open("wb") as file, subprocess.Popen(line, stdout=file, stderr=file, start_new_session=True) as head:
         try:
-            end = time.monotonic() + 180
+            end = time.monotonic() + HEAD_STARTS
             while "Ray runtime started" not in log.read_text():
-                assert time.monotonic() < end
+                assert time.monotonic() < end, f"the head did not start within {HEAD_STARTS} s: {log.read_text()}"
                 assert head.poll() is None, log.read_text()
                 time.sleep(0.1)
             yield
@@ -393,7 +397,8 @@ async def test_a_head_that_goes_away_ends_nothing_here_and_its_workers_are_there
     pytest.importorskip("ray")
     for name, value in {
         "RAY_gcs_rpc_server_reconnect_timeout_s": "3", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_raylet_start_wait_time_s": "150", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "RAY_raylet_start_wait_time_s": f"{HEAD_STARTS}",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

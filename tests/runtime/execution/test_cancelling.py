@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from tests.processes import runs
+from tests.programs import killed_after
 
 from callboard import Hook, Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream
 from callboard.errors import InvalidTransitionError
@@ -298,9 +299,8 @@ def killed_while_its_hook_runs() -> int:
     """Run the victim in the present folder, and kill it. Returns the pid of its hook."""
     os.mkfifo("ready")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    with subprocess.Popen([sys.executable, "-c", VICTIM], env=environment) as victim:
+    with killed_after(subprocess.Popen([sys.executable, "-c", VICTIM], env=environment)):
         hook = int(Path("ready").read_text())
-        victim.kill()
     Path("again").touch()
     return hook
 

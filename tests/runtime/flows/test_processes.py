@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.programs import killed_after
 from tests.runtime.engines.test_processes import environment
 from tests.runtime.flows import bodies
 from tests.runtime.handles.test_jobs import audited
@@ -193,7 +194,7 @@ def test_a_step_that_runs_while_its_runtime_is_killed_runs_again_at_the_next_sta
 ) -> None:
     program = place / "program.py"
     program.write_text(PROGRAM.replace("ENGINE", engine).replace("STEP", kind))
-    with subprocess.Popen([sys.executable, program, place], env=environment()) as first:
+    with killed_after(subprocess.Popen([sys.executable, program, place], env=environment())) as first:
         wait_until((place / "begun").exists)
         first.send_signal(signal.SIGKILL)
     again = subprocess.run(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.programs import killed_after
 
 from callboard import Runtime, Task, Workstream
 from callboard.errors import LeaseLost, RuntimeClosed
@@ -70,13 +71,11 @@ class Other:
 @contextmanager
 def owned(path: Path) -> Iterator[Other]:
     words = [sys.executable, "-c", OTHER, str(path)]
-    with subprocess.Popen(words, env=CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    started = subprocess.Popen(words, env=CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with killed_after(started) as process:
         other = Other(process)
         other.says("open")
-        try:
-            yield other
-        finally:
-            process.kill()
+        yield other
 
 
 def lose_lock(path: Path) -> None:

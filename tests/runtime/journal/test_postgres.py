@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.programs import killed_after
 
 from callboard.actors.records.entities import RequestRecord
 from callboard.actors.records.task import Produced, Trouble
@@ -284,7 +285,8 @@ while True:
 """
     last, kept = 0, 0
     for _ in range(2):
-        with subprocess.Popen([sys.executable, "-c", code], env=CHILD, stdout=subprocess.PIPE) as child:
+        program = subprocess.Popen([sys.executable, "-c", code], env=CHILD, stdout=subprocess.PIPE)
+        with killed_after(program) as child:
             assert child.stdout is not None
             for line in child.stdout:
                 last = int(line)

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.programs import killed_after
 
 from callboard import Runtime
 from callboard.actors.records.entities import JobRecord, OutboxRow
@@ -140,8 +141,8 @@ Loop().open(SqliteJournal({str(path)!r}))
 print("ready", flush=True)
 sys.stdin.read()
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", code], env=CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    with killed_after(
+        subprocess.Popen([sys.executable, "-c", code], env=CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     ) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"ready\n"
@@ -1012,7 +1013,8 @@ while True:
     last = 0
     for _ in range(4):
         path.unlink(missing_ok=True)
-        with subprocess.Popen([sys.executable, "-c", code], env=CHILD, stdout=subprocess.PIPE) as child:
+        program = subprocess.Popen([sys.executable, "-c", code], env=CHILD, stdout=subprocess.PIPE)
+        with killed_after(program) as child:
             assert child.stdout is not None
             for line in child.stdout:
                 last = int(line)
