@@ -357,6 +357,17 @@ def test_files_that_the_tour_names_are_there() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     for path in re.findall(r"`((?:machines|actors|runtime|tests)/[\w./]+)`", text):
         assert (ROOT / path).exists(), path
+    for names, path in re.findall(r"((?:`\w+`(?:, | and )?)+) in `(\w+/[\w/]+\.py)`", text):
+        code = (ROOT / path).read_text(encoding="utf-8")
+        assert all(re.search(rf"\b{name}\b", code) for name in re.findall(r"\w+", names) if name != "and"), names
+
+
+def test_files_that_docstrings_and_comments_name_are_there() -> None:
+    files = [path for layer in ("actors", "machines", "runtime") for path in (ROOT / layer).rglob("*.py")]
+    there = {path.name for path in (*files, *(ROOT / "tests").rglob("*.py"))}
+    named = {(path, name) for path in files for name in re.findall(r"`[\w/]*?(\w+\.py)`", path.read_text("utf-8"))}
+    assert len(named) > 100
+    assert [f"{path}: {name}" for path, name in sorted(named) if name not in there] == []
 
 
 EVENT = r'(?:notice\(\s*"|notice, "|Notice\(\s*event="|ActorTrouble\("|_broken\(")([a-z_]+)"'

@@ -3,11 +3,12 @@
 | file | what is there |
 | --- | --- |
 | `client.py` | `Client`, which has the verbs of `Runtime` |
+| `core.py` | connections and streams, for the client itself and its handles |
 | `handles.py` | jobs and their tasks |
-| `named.py` | workers, breakers and machines, by their names |
+| `entities.py` | workers, breakers and machines, by their names |
 | `references.py` | references by which people fire events, except for machines |
 | `stream.py` | the event stream, which is opened again if it was cut off |
 | `link.py` | requests, which are repeated until the server answers |
-| `trouble.py` | the errors of failed answers |
+| `server_errors.py` | the errors of failed answers |
 | `views.py` | rebuilds records from views |
 """

@@ -7,7 +7,7 @@ Rules
 - After any error the connection is made anew, and the batch is sent again. A batch that the database already has is not
   written twice, even if the first call is still running in a session that has lost its client.
 - A node that was fenced learns it from its commit, and never connects again. The same holds if its database went back
-  in time (`known.py`): no commit goes into a database that lacks an earlier one.
+  in time (`went_back.py`): no commit goes into a database that lacks an earlier one.
 """
 
 from __future__ import annotations

@@ -331,7 +331,7 @@ ALTER TABLE callboard  -- a random id for the journal, by which its processes an
   ADD COLUMN id text NOT NULL DEFAULT md5(random()::text || clock_timestamp()::text);
 """
 
-# The acknowledged changes of a node are compared with the present state (`known.py`).
+# The acknowledged changes of a node are compared with the present state (`went_back.py`).
 _COMPARED = (
     """
 ALTER TABLE nodes ADD COLUMN session text NOT NULL DEFAULT md5(random()::text || clock_timestamp()::text);
