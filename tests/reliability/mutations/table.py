@@ -12,12 +12,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mutation:
-    """A bug: its name, its change of the source, and the kinds of runs that show it."""
+    """A bug: its name, its change of the source, and the kinds of runs that show it.
+
+    seed: the first run that is tried, since it shows the bug; the others follow, from 0 on.
+    """
 
     name: str
     old: str
     new: str
     kinds: str
+    seed: int = 0
 
 
 MUTATIONS = (
@@ -30,6 +34,7 @@ MUTATIONS = (
         _refuse(task, ended)
 """,
         "tools",
+        seed=15,
     ),
     Mutation(
         "effects do not wait for the disk",
@@ -42,12 +47,14 @@ MUTATIONS = (
         "    lost = end in LOSSES\n",
         '    lost = end == "exhausted"\n',
         "crashes",
+        seed=1,
     ),
     Mutation(
         "a cancel passes over what waits for its backoff",
         "        if self.ended or (self.record.state == CANCELLING and not message.force):\n            return\n",
         "        if self.ended or self.record.state in {CANCELLING, S.RETRYING}:\n            return\n",
         "words crashes",
+        seed=52,
     ),
     Mutation(
         "the permit of a breaker does not come back from a probe that was cancelled",
@@ -58,6 +65,7 @@ MUTATIONS = (
             self.tell_breaker("returned")
 """,
         "tools",
+        seed=138,
     ),
     Mutation(
         "the timer of a state outlives it",
@@ -73,19 +81,22 @@ MUTATIONS = (
         "an approval counts after its expiry",
         "    return facts.hold_until is None or decision.at < facts.hold_until\n",
         "    return True\n",
-        "journal words together",
+        "together journal words",
+        seed=1,
     ),
     Mutation(
         "hooks that had not run are forgotten by a crash",
         "            kernel.run_hook(replace(row, tries=row.tries + 1))\n",
         "            kernel.turn.outbox_done.append(row.key)\n",
         "crashes",
+        seed=131,
     ),
     Mutation(
         "cancel hooks are not run again after a crash",
         "        elif state == CANCELLING:\n            self._end_claim()\n            self.stopped()\n",
         "        elif state == CANCELLING:\n            self._end_claim()\n            self._over()\n",
         "crashes lifecycles",
+        seed=29,
     ),
     Mutation(
         "a slot is given back twice",
@@ -98,6 +109,7 @@ MUTATIONS = (
         "                if gate.used >= gate.limit:\n",
         "                if gate.used > gate.limit:\n",
         "graphs",
+        seed=1,
     ),
     Mutation(
         "what was being validated passes by a crash",
@@ -109,6 +121,7 @@ MUTATIONS = (
             self.passed()
 """,
         "crashes",
+        seed=35,
     ),
     Mutation(
         "a command is answered without its key being kept",
@@ -126,6 +139,7 @@ MUTATIONS = (
     task.tell_breaker("returned")
 """,
         "crashes",
+        seed=14,
     ),
 )
 
@@ -135,30 +149,35 @@ BETWEEN_NODES = (
         "        self.reach(session)\n        if batch > session.batch:\n",
         "        if batch > session.batch:\n",
         "nodes",
+        seed=45,
     ),
     Mutation(
         "a node takes over without a new epoch",
         "        self.rise(session)\n        loaded = self.load(",
         "        loaded = self.load(",
         "nodes",
+        seed=4,
     ),
     Mutation(
         "nodes are fenced right after an outage of the server",
         "            if (silent and awake) or ",
         "            if silent or ",
         "nodes",
+        seed=8,
     ),
     Mutation(
         "what was taken over is numbered as before",
         "            kernel.count_from(message.loaded.last_key, message.loaded.last_seq)\n",
         "",
         "nodes",
+        seed=4,
     ),
     Mutation(
         "more of a tool is given out than there is",
         "    granted = max(0, min(max(parts[node], kept), left))\n",
         "    granted = max(parts[node], kept)\n",
         "nodes",
+        seed=15,
     ),
 )
 
@@ -168,6 +187,7 @@ IN_FLOWS = (
         "        return None if first is None or self._lacks_before(first) else first\n",
         "        return first\n",
         "flows",
+        seed=8,
     ),
     Mutation(
         "a body goes on before its step is durable",
@@ -192,18 +212,21 @@ IN_FLOWS = (
         "            self.mailbox.load(mine)\n",
         "            self.mailbox.load([])\n",
         "flows",
+        seed=3,
     ),
     Mutation(
         "a flow that is replayed sends under another key",
         'request_id=f"{SEND}{row.key}"',
         'request_id=f"{SEND}{row.key}{self.token}"',
         "flows",
+        seed=4,
     ),
     Mutation(
         "a step holds its tool for ever",
         "        gate.used -= 1\n        if gate.waiting:\n",
         "        if gate.waiting:\n",
         "flows",
+        seed=1,
     ),
 )
 """Bugs of durable steps and of messages, for `simulation/flows.py`."""
