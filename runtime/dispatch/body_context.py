@@ -42,6 +42,11 @@ def asyncio_scope() -> Callable[[], Any]:
     return lambda: getattr(state, "cancel_scope", None)
 
 
+def inside_asyncio_scope(scope: Any) -> int:
+    """How many tasks and scopes are directly in a cancel scope of anyio under asyncio; 0 if that cannot be found."""
+    return len(getattr(scope, "_tasks", ())) + len(getattr(scope, "_child_scopes", ()))
+
+
 def trio_scope() -> Callable[[], Any]:
     """`asyncio_scope` under trio."""
     import trio  # noqa: PLC0415 - only under trio, where it is loaded already

@@ -48,7 +48,16 @@ from anyio.lowlevel import checkpoint
 from ...actors.user_code import from_terminal, is_a
 from ..loaded_modules import imported, under_trio
 from .abandoned_threads import AbandonedThreads, running_body
-from .body_context import asyncio_scope, being_cancelled, holds_group, inside, sort_out, stray, trio_scope
+from .body_context import (
+    asyncio_scope,
+    being_cancelled,
+    holds_group,
+    inside,
+    inside_asyncio_scope,
+    sort_out,
+    stray,
+    trio_scope,
+)
 from .detached import present_task, start_detached
 from .loop_bridge import LoopBridge
 
@@ -181,6 +190,14 @@ class RunnerPool:
         """
         runner = self._tasks.get(present_task())
         return runner is not None and runner.is_alone() and not holds_group()
+
+    def is_only_task_here(self) -> bool:
+        """Whether the caller is a body itself, and no other task runs in the time limits and task groups around it.
+
+        A task that `asyncio.create_task` began is not seen.
+        """
+        runner = self._tasks.get(present_task())
+        return runner is not None and runner.is_only_task() and not holds_group()
 
     def context_of(
         self, owner: str, context: contextvars.Context | None = None, adds: object = None
@@ -434,6 +451,10 @@ class _Runner(ABC):
         """Whether the present body has opened no cancel scope and no task group around its present point."""
         return self._innermost_scope() is self._innermost
 
+    def is_only_task(self) -> bool:
+        """Whether no other task runs in the cancel scopes and task groups around the body's present point."""
+        return all(self._insides_of(scope) == 1 for scope in self._scopes_of_body())
+
     def _is_shielded(self) -> bool:
         return any(scope.shield for scope in self._scopes_of_body())
 
@@ -453,6 +474,11 @@ class _Runner(ABC):
     @abstractmethod
     def _scope_around(self, scope: Any) -> Any:
         """The event loop's scope around another scope; None if it cannot be found."""
+
+    @staticmethod
+    @abstractmethod
+    def _insides_of(scope: Any) -> int:
+        """How many tasks and scopes are directly in a scope; 0 if that cannot be found."""
 
     def _body_is_over(self) -> None:
         if self._delivered:
@@ -539,6 +565,10 @@ class _AsyncioRunner(_Runner):
     def _scope_around(self, scope: Any) -> Any:
         return getattr(scope, "_parent_scope", None)
 
+    @staticmethod
+    def _insides_of(scope: Any) -> int:
+        return inside_asyncio_scope(scope)
+
 
 class _TrioRunner(_Runner):
     __slots__ = ("_task",)
@@ -569,3 +599,8 @@ class _TrioRunner(_Runner):
     def _scope_around(self, scope: Any) -> Any:
         around = getattr(getattr(scope, "_cancel_status", None), "parent", None)
         return getattr(around, "_scope", None)
+
+    @staticmethod
+    def _insides_of(scope: Any) -> int:
+        status = getattr(scope, "_cancel_status", None)
+        return len(getattr(status, "_tasks", ())) + len(getattr(status, "_children", ()))

@@ -38,7 +38,7 @@ from ..dispatch.threads import ThreadLimit
 from ..engines.from_thread import await_on_loop
 from . import sleeping
 from .histories import Histories
-from .lent_slots import LentSlots, unheard
+from .lent_slots import AT_ONCE, LentSlots, unheard
 from .sleeping import SleepingFlows
 from .tool_waits import ToolWait
 from .waits import Listen, Wait
@@ -380,7 +380,8 @@ class Flows:
         ):
             raise self.sleeping.drop_until(flow, token, due, durable)
         wait = Wait(token, until, _nothing)
-        await self._in_memory(wait, due, listen, flow, durable if sole else None, alone=alone)
+        says = durable if sole else AT_ONCE if lending is None and self._runners.is_only_task_here() else None
+        await self._in_memory(wait, due, listen, flow, says, alone=alone)
 
     async def _in_memory(
         self,
@@ -395,13 +396,13 @@ class Flows:
         """Wait with the body in memory, until the wait is over, or has lasted so long that the body is dropped.
 
         due: as for `Wait.begin`. flow: None if the body is not dropped. durable: None if the body may do something
-        meanwhile that is not known here.
+        meanwhile that is not known here, `AT_ONCE` if it only waits, but is not dropped.
         """
         token, timers, came = wait.token, self._host.dispatcher.timers, anyio.Event()
         stop_looking: Callable[[], object] | None = None
         began = self._host.monotonic()
         long_at = began + sleeping.LONG
-        may_drop = flow is not None and durable is not None
+        may_drop = flow is not None and durable is not None and durable is not AT_ONCE
 
         def wake(_: int) -> None:
             came.set()
@@ -469,7 +470,8 @@ class Flows:
         if request.alone:
             self._pauses[token] += 1
         try:
-            await self.lent.while_waiting(token, wait.got.wait)
+            only_waits = lending is None and self._runners.is_only_task_here()
+            await self.lent.while_waiting(token, wait.got.wait, AT_ONCE if only_waits else None)
         finally:
             if request.alone:
                 self._goes_on(token)

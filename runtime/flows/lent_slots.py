@@ -18,14 +18,19 @@ import msgspec
 
 from ...actors.messages.commands import Lend, Regain, Reply
 from ...actors.messages.errors import FlowAsleep
+from ...actors.records.task import DurableWait
 
 if TYPE_CHECKING:
-    from ...actors.records.task import DurableWait
     from ..dispatch.timers import Timer
     from ..host import KernelHost
 
 QUIET = 30.0
 """Seconds for which a body has to do nothing but wait, after it did something else, until its record says so."""
+
+AT_ONCE = DurableWait()
+"""The wait of a body that only waits, but has to run again at once after a kill: nobody else would notice the end of a
+time limit that the body has set, or ask for its tool. Such a wait counts as over at a start.
+"""
 
 
 class _BodyWaits(msgspec.Struct, eq=False):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 import anyio
 
 from ..dispatch.abandoned_threads import AbandonedThreads, running_body
-from ..dispatch.body_context import asyncio_scope, holds_group
+from ..dispatch.body_context import asyncio_scope, holds_group, inside_asyncio_scope
 from ..dispatch.runners import BodyCancelled
 from .errors import SimulationError
 from .real_threads import LIMIT, functions_in_threads
@@ -232,6 +232,18 @@ class SimulatedRunners:
         """Whether the caller is a body itself, with no task group and no time limit around it."""
         running = self._tasks.get(asyncio.current_task(self._loop))
         return running is not None and asyncio_scope()() is running.scope and not holds_group()
+
+    def is_only_task_here(self) -> bool:
+        """Whether the caller is a body itself, and no other task runs in the time limits and task groups around it."""
+        running = self._tasks.get(asyncio.current_task(self._loop))
+        if running is None or holds_group():
+            return False
+        scope = asyncio_scope()()
+        while scope is not None and scope is not running.scope:
+            if inside_asyncio_scope(scope) != 1:
+                return False
+            scope = getattr(scope, "_parent_scope", None)
+        return True
 
     def _over(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 from tests.runtime.flows.test_sleeping import asleep, note, ran
 
-from callboard import Task, TaskContext, Worker, Workstream, step
+from callboard import Task, TaskContext, Tool, Worker, Workstream, step
 from callboard.runtime.flows.lent_slots import QUIET
 from callboard.runtime.flows.sleeping import LONG
 from callboard.testing import SimulatedJob, Simulation
@@ -200,4 +201,63 @@ def test_a_body_that_was_busy_when_its_wait_had_lasted_long_is_dropped_later(bod
             job.send("paid", 12)
         job.run()
         assert ran.count("began") == 2
+        sim.check()
+
+
+async def under_a_limit(task: TaskContext) -> Any:
+    ran.append("began")
+    if task.args["around"] == "group":
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep, 7200)
+            await task.receive("paid")
+            group.cancel_scope.cancel()
+    with anyio.move_on_after(3600):
+        async with anyio.create_task_group() as group:
+            await task.receive("paid")
+    return "late"
+
+
+@pytest.mark.parametrize(("around", "losses"), [("limit", 0), ("group", 1)])
+def test_a_wait_under_a_time_limit_is_no_loss_but_its_body_runs_again_at_once(around: str, losses: int) -> None:
+    with Simulation(1) as sim:
+        job = sim.submit(Workstream("w", tasks=[Task("t", run=under_a_limit, args={"around": around})]), id="j")
+        sim.advance("11m")
+        assert ran == ["began"]
+        sim.crash()
+        sim.advance("1m")
+        assert (job.task("t").record.lost_attempts, ran) == (losses, ["began"] * 2)
+        if around == "group":
+            job.send("paid", 1)
+        sim.advance("58m")
+        assert job.state == "running"  # its limit began anew
+        assert job.run().results == {"t": "late"}
+        sim.check()
+
+
+def test_a_wait_for_a_tool_is_no_loss_and_is_asked_for_again_at_once() -> None:
+    answers = [asyncio.Event()]
+
+    @step(tool="model")
+    async def asks() -> str:
+        ran.append("asks")
+        await answers[-1].wait()
+        return "answer"
+
+    async def body(task: TaskContext) -> str:
+        ran.append("began")
+        return await asks()
+
+    with Simulation(1, tools={"model": Tool(max_parallel=1)}) as sim:
+        sim.task(name="body")(body)
+        first = sim.submit(Workstream("w", tasks=[Task("t", run="body")]), id="first")
+        second = sim.submit(Workstream("w", tasks=[Task("t", run="body")]), id="second")
+        sim.advance("1s")
+        assert ran == ["began", "asks", "began"]
+        sim.crash()
+        answers.append(asyncio.Event())  # of the next loop
+        sim.advance("1s")
+        assert (first.task("t").record.lost_attempts, second.task("t").record.lost_attempts) == (1, 0)
+        assert ran.count("began") == 4
+        answers[-1].set()
+        assert second.run().results == {"t": "answer"}
         sim.check()
