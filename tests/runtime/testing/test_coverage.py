@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
+from tests.inner_pytest import pytest_with
 from tests.test_public import modules_after
 
 from callboard.actors.kernel import observing
@@ -20,11 +20,6 @@ from callboard.runtime.testing.coverage import Coverage
 pytestmark = pytest.mark.slow
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-PYTEST = [
-    sys.executable, "-m", "pytest", "-p", "no:cacheprovider",
-    *([] if entry_points(group="pytest11", name="callboard") else ["-p", "callboard.runtime.testing.plugin"]),
-]  # fmt: skip
 
 MACHINES = """
 from callboard import Machine, State, Transition
@@ -114,7 +109,7 @@ def run(tmp_path: Path) -> Run:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         return subprocess.run(
-            [*PYTEST, *options], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600,
+            [*pytest_with(), *options], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600,
             env={**os.environ, "PYTEST_ADDOPTS": "", "PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
 

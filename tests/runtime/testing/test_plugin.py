@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from tests.inner_pytest import pytest_with
 from tests.test_public import HEAVY, modules_after
 
 from callboard import Task, Workstream
@@ -41,9 +41,8 @@ async def test_it_is_approved(virtual_runtime, anyio_backend):
 
 def test_the_fixtures_are_given_a_seed_and_a_failure_shows_it_with_the_trace(tmp_path: Path) -> None:
     (tmp_path / "test_release.py").write_text(SUITE)
-    found = [] if entry_points(group="pytest11", name="callboard") else ["-p", "callboard.runtime.testing.plugin"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *found, "-p", "no:cacheprovider", "--callboard-seed", "5", "--strict-markers"],
+        [*pytest_with("anyio"), "--callboard-seed", "5", "--strict-markers"],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600,
         env={**os.environ, "PYTEST_ADDOPTS": "", "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
