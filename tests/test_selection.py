@@ -30,7 +30,8 @@ def test_slow(anyio_backend): pass
 @pytest.fixture
 def inner(pytester: pytest.Pytester) -> pytest.Pytester:
     """A suite under the plugin."""
-    pytester.makeini("[pytest]\nmarkers =\n laboratory\n slow\ntestpaths = .\naddopts = --strict-markers")
+    unused = "-p no:schemathesis -p no:faker"  # importing them takes seconds
+    pytester.makeini(f"[pytest]\nmarkers =\n laboratory\n slow\ntestpaths = .\naddopts = --strict-markers {unused}")
     pytester.makepyfile(test_suite=SUITE)
     pytester.makeconftest(Path(__file__).with_name("selection.py").read_text(encoding="utf-8"))
     return pytester
