@@ -17,6 +17,7 @@ import sys
 import time
 import types
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -113,6 +114,7 @@ class Forks:
         """
         assert self._running is None or self._running.poll() is not None, "another one runs"
         out, err = self._folder / "fork.out", self._folder / "fork.err"
+        out.write_bytes(b"")  # it may be read before the program has opened it, as may that of the last program
         of_file = {"file": str(program)} if isinstance(program, Path) else {"text": program}
         order = {
             **of_file, "words": [*map(str, words)], "cwd": str(cwd or Path.cwd()),
@@ -189,8 +191,12 @@ def _import_all() -> None:
     import anyio  # noqa: F401
     from anyio._backends import _asyncio, _trio  # noqa: F401
 
-    from callboard.runtime import cli, runtime  # noqa: F401
+    from callboard.runtime import runtime  # noqa: F401
+    from callboard.runtime.cli import app, reading, words  # noqa: F401
     from callboard.runtime.journal.sqlite import journal, reader  # noqa: F401
+
+    with suppress(ImportError):  # which each command imports, by the newer versions of typer
+        import_module("typer._adapters")
 
 
 if __name__ == "__main__":

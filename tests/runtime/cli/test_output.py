@@ -8,11 +8,12 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.forks import Forks
+from tests.forks import PATIENCE, Forks
 from tests.programs import killed_after
 from tests.waiting import wait_until
 
@@ -44,7 +45,7 @@ SHOWN: list[tuple[str, ...]] = [
     ("workers", "list"),
     ("resume",),
     ("cancel", "j2"),
-    ("cancel", "j2", "--json"),
+    ("cancel", "j3", "--json"),
     ("init", "new.toml"),
 ]
 """Commands of every kind; those with an effect take effect all the same."""
@@ -91,25 +92,21 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
         yield forks
 
 
-@pytest.mark.parametrize("command", SHOWN, ids=" ".join)
-def test_a_command_whose_reader_has_left_says_so_by_its_exit_code_alone(
-    done: Path, forks: Forks, command: tuple[str, ...]
-) -> None:
-    _begin_another(done, command)
-    ended = forks.run(PROGRAM[-1], *command, cwd=done, stdout="unread")
-    assert (ended.returncode, ended.stderr) == (141, "")
-    _did(done, command)
+def test_a_command_whose_reader_has_left_says_so_by_its_exit_code_alone(done: Path, forks: Forks) -> None:
+    for command in SHOWN:
+        _begin_another(done, command, forks)
+        ended = forks.run(PROGRAM[-1], *command, cwd=done, stdout="unread")
+        assert (command, ended.returncode, ended.stderr) == (command, 141, "")
+        _did(done, command, forks)
 
 
-@pytest.mark.parametrize("command", SHOWN, ids=" ".join)
-def test_a_command_that_finds_the_disk_of_its_output_full_says_that(
-    done: Path, forks: Forks, command: tuple[str, ...]
-) -> None:
-    _begin_another(done, command)
-    ended = forks.run(PROGRAM[-1], *command, cwd=done, stdout="/dev/full")
-    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
-    assert ended.stderr.startswith("callboard: the output cannot be written: No space left on device.")
-    _did(done, command)
+def test_a_command_that_finds_the_disk_of_its_output_full_says_that(done: Path, forks: Forks) -> None:
+    for command in SHOWN:
+        _begin_another(done, command, forks)
+        ended = forks.run(PROGRAM[-1], *command, cwd=done, stdout="/dev/full")
+        assert (command, ended.returncode, ended.stderr.count("\n")) == (command, 1, 1)
+        assert ended.stderr.startswith("callboard: the output cannot be written: No space left on device.")
+        _did(done, command, forks)
 
 
 def test_so_does_one_whose_output_cannot_be_written_since_python_began(done: Path) -> None:
@@ -123,26 +120,29 @@ def test_so_does_one_whose_output_cannot_be_written_since_python_began(done: Pat
     assert (code, told.count("\n")) == (1, 1)
 
 
-def _begin_another(folder: Path, command: tuple[str, ...]) -> None:
-    """Leave a job j2 behind that has not ended, where the command is about one."""
-    if "j2" in command:
-        (folder / "gate").unlink()
-        running = subprocess.Popen(
-            [*PROGRAM, "run", "gated.toml", "--id", "j2", "--plain"], cwd=folder, env=environment(), text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        with killed_after(running):
-            _wait_for(running, "first started")
+def _begin_another(folder: Path, command: tuple[str, ...], forks: Forks) -> None:
+    """Leave a job behind that has not ended, where the command is about one: j2 or j3."""
+    if command[0] == "cancel":
+        (folder / "gate").unlink(missing_ok=True)
+        running = forks.start(PROGRAM[-1], "run", "gated.toml", "--id", command[1], "--plain", cwd=folder)
+        try:
+            until = time.monotonic() + PATIENCE
+            while "first started" not in running.stdout:
+                assert running.poll() is None, running.stderr
+                assert time.monotonic() < until, running.stderr
+                time.sleep(0.01)
+        finally:
+            running.kill()
+            running.wait()
 
 
-def _did(folder: Path, command: tuple[str, ...]) -> None:
-    if "j2" in command:
-        ended = subprocess.run(
-            [*PROGRAM, "status", "j2", "--json"], check=True, cwd=folder, env=environment(), stdout=subprocess.PIPE
-        )
-        assert json.loads(ended.stdout.splitlines()[0])["state"] == "cancelled"
+def _did(folder: Path, command: tuple[str, ...], forks: Forks) -> None:
+    if command[0] == "cancel":
+        (folder / "gate").touch()  # later commands wait for nothing
+        shown = forks.run(PROGRAM[-1], "status", command[1], "--json", cwd=folder)
+        assert json.loads(shown.stdout.splitlines()[0])["state"] == "cancelled"
     if command[0] == "init":
-        assert (folder / "new.toml").exists()
+        (folder / "new.toml").unlink()
 
 
 @pytest.mark.parametrize("form", [["--plain"], ["--json"]])
@@ -237,14 +237,14 @@ def painted(screen: Terminal) -> set[str]:
 LOOKS = [("status",), ("status", "j1"), ("history", "j1"), ("workers", "list", "--all"), ("--help",), ("bogus",)]
 
 
-@pytest.mark.parametrize("args", [*LOOKS, ("run", "gated.toml", "--id", "j2")], ids=" ".join)
 @pytest.mark.parametrize("said", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
 def test_colours_are_sent_to_no_terminal_that_wants_none_and_none_is_ended_that_never_began(
-    done: Path, terminal: Callable[..., Terminal], args: tuple[str, ...], said: dict[str, str]
+    done: Path, terminal: Callable[..., Terminal], said: dict[str, str]
 ) -> None:
-    screen = terminal(*args, **said)
-    assert painted(screen) == set()
-    assert args not in LOOKS or "\x1b" not in screen.out  # a dumb terminal shows it
+    for args in (*LOOKS, ("run", "gated.toml", "--id", "j2")):
+        screen = terminal(*args, **said)
+        assert (args, painted(screen)) == (args, set())
+        assert args not in LOOKS or "\x1b" not in screen.out  # a dumb terminal shows it
 
 
 @pytest.mark.parametrize("said", [{}, {"NO_COLOR": ""}], ids=str)
