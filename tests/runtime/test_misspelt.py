@@ -1,14 +1,13 @@
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true, reportUnusedExpression=false
 """A misspelt or missing option is an error of mypy, of pyright, and when the program runs.
 
-mypy and pyright are asked about this file by its own tests: each `type: ignore` must be needed. They are asked about
-`test_typed.py`, too, as a program sees it that has only read what `callboard` gives it.
+mypy and pyright check this file and `test_typed.py` with the library (pyproject.toml names both, which a test here
+holds): each `type: ignore` must be needed.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,9 +108,10 @@ def test_a_simulation_refuses_it() -> None:
         of_a_simulation(sim)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [["-m", "mypy", "--strict"], ["-m", "pyright", "--pythonpath", sys.executable]])
-def test_a_type_checker_tells_of_it(options: list[str]) -> None:
-    files = [__file__, str(Path(__file__).parent / "handles" / "test_typed.py")]
-    told = subprocess.run([sys.executable, *options, *files], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stdout
+def test_the_type_checkers_are_told_to_read_it() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    files = {Path(__file__), Path(__file__).parent / "handles" / "test_typed.py"}
+    for checked in (settings["mypy"]["files"], settings["pyright"]["include"]):
+        assert files <= {ROOT / name for name in checked}
+    assert settings["mypy"]["strict"]
+    assert settings["pyright"]["typeCheckingMode"] == "strict"

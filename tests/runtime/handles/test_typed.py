@@ -1,4 +1,4 @@
-"""The inferred types of results. mypy and pyright check each `assert_type` here (`test_misspelt.py` runs them).
+"""The inferred types of results. mypy and pyright check each `assert_type` here, as they check the library.
 
 A wrong one is an error of theirs, and so is an ignore that is not needed any more. pytest runs the same lines.
 """
