@@ -341,13 +341,14 @@ class TaskContext:
         flow = self._connection.flow_of(self.token, blocking=True)
         return flow.version_blocking(name, _version(name, latest))
 
-    def again(self, /, *given: Never, **args: Any) -> Any:
+    def again(self, /, *given: Never, **args: Any) -> Never:
         """Begin the flow anew with these arguments and an empty history: `return task.again(page=2)`.
 
         It takes effect when the body returns it, as one durable step: the kept steps are deleted, the attempts and
         losses are counted from zero, time limits begin anew, the checkpoint is dropped, and children and approvals
         under the same names are new ones. `task.args` are these arguments then, and no others. The result of the task
-        is what its last round returns.
+        is what its last round returns. What it returns is typed so that it fits each body's result: type checkers take
+        code after it for unreachable, and a body has nothing to do there but to return it.
 
         Raises ValueError for arguments that JSON cannot hold, or that contain the value of a secret, TypeError for an
         argument without a name, RuntimeError in a step and in a hook. A body that calls it and returns something else
@@ -365,7 +366,8 @@ class TaskContext:
         for name, value in args.items():
             if problem := plain_problem(value):
                 raise ValueError(f"argument {name!r} of task.again cannot be kept: {problem}")
-        return self._connection.begin_again(self.token, checked(args, "the arguments of task.again"))
+        given_anew: Any = self._connection.begin_again(self.token, checked(args, "the arguments of task.again"))
+        return given_anew  # type: ignore[misc]
 
     @property
     def cancelled(self) -> bool:

@@ -83,9 +83,10 @@ async def test_arguments_are_checked_when_they_are_given(open_runtime: Open) -> 
                 told.append(str(error))
         mine: dict[str, list[int]] = {"list": [1]}
         if "list" not in task.args:
-            again = task.again(**mine)
-            mine["list"].append(2)  # they are copied
-            return again  # type: ignore[no-any-return]
+            try:
+                return task.again(**mine)
+            finally:
+                mine["list"].append(2)  # they are copied
         return [*told, str(task.args)]
 
     async with open_runtime() as runtime:

@@ -174,6 +174,23 @@ async def steps(task: TaskContext) -> list[str]:
     return [*await task.gather(charge.bind("A7", 1), charge.bind("A8", 2)), *map(str, [*wrong, paid])]
 
 
+async def begins_anew(task: TaskContext) -> int:
+    if task.args["more"]:
+        return task.again(more=False)
+    return task.again(more=True) if task.cancelled else 1  # it adds nothing to the type
+
+
+def begins_anew_in_a_thread(task: TaskContext) -> list[str] | None:
+    return task.again(more=False)
+
+
+async def test_what_begins_anew_fits_the_result_of_each_body() -> None:
+    task = Task("anew", run=begins_anew, args={"more": True})
+    async with Runtime() as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[task]))
+        assert assert_type((await job.wait()).result(task), int) == 1
+
+
 def test_a_step_has_the_arguments_and_the_result_of_its_function() -> None:
     assert callable(steps)
     assert callable(plain)  # they are for the type checkers
