@@ -78,8 +78,8 @@ MachineRef: ask elsewhere ended events facts fire name record state tell
 Node: epoch jobs name place seen_at started_at state
 Notice: at entity_id error event facts job_id kind severity text
 Outcome: error job_id ok raise_for_state result results results_as shown state tasks tracebacks
-PendingApproval: anybody approval approved_by decisions entity_id expires_at job_id job_name kind missing not_for
-  people self_approval since submitted_by task teams wait_until
+PendingApproval: anybody approval approved_by decisions entity_id expires_at job_id job_name kind left_at missing
+  not_for people self_approval since submitted_by task teams wait_until
 Phase: APPROVED BUSY CANCELLED CANCELLING CIRCUIT_OPEN CLOSED COMPLETED DECIDING DRAINING EXECUTING EXPIRED FAILED
   HALF_OPEN HELD IDLE INITIALIZING OPEN PAUSED PENDING PLANNED QUEUED READY RECOVERING REJECTED RETRYING RUNNING
   SHUTDOWN SKIPPED SUBMITTED TERMINATED TIMED_OUT UNRESPONSIVE VALIDATING WAITING

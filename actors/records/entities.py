@@ -152,6 +152,7 @@ class ApprovalRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=F
     wait_until: float | None = None  # always None: the guards of all holds read this field
     decisions: tuple[Decision, ...] = ()
     rounds: int = 0  # of its task that had ended before
+    left_at: float | None = None  # when its body gave up its wait; None: it waits, or the approval has ended
 
 
 class MachineRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):

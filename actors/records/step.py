@@ -49,7 +49,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     began_at: float  # of the first try (UTC epoch seconds)
     ended_at: float | None = None  # None: it waits
     due_at: float | None = None  # when the wait is over
-    cancelled_at: float | None = None  # when its body has cancelled it while it waited
+    cancelled_at: float | None = None  # when its body has cancelled it while it waited, or ran on a worker
     worker_id: str | None = None
     raw_result: MaybeRaw = msgspec.field(default=None, name="result")  # as JSON
     error: str | None = None
@@ -101,7 +101,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     @property
     def awaits(self) -> str | None:
         """The name of the message that the step waits for; None if it waits for none."""
-        waits = self.ended_at is None and self.name.startswith(RECEIVE)
+        waits = self.state == "waiting" and self.name.startswith(RECEIVE)
         return self.name.removeprefix(RECEIVE) if waits else None
 
     @property

@@ -6,6 +6,8 @@ Rules
   the same approval and its decision; the rule of the first request stays.
 - While an attempt waits for at least one approval, its clock is stopped: only the limit over all attempts still holds.
   Afterwards the attempt has its remaining time.
+- A body may give up its wait (a time limit of its own). The approval stays open, since a later request gets its
+  decision; its record, and its reason, say that nobody waits for it, until somebody does.
 - The decision reaches the body by an effect, under the token of the waiting attempt. If no attempt waits, the decision
   is kept in the record.
 - An approval is cancelled when its task ends. It counts in the round of the flow in which it was requested only.
@@ -29,10 +31,14 @@ from ..records.transition import iso
 from ..spec.model import Approval
 from ..times import Duration, seconds
 from .durable_waits import rests_for
-from .holds import approve, clauses_of, hold_due, overdue, reject, spans_of, text_of, told_at_end, waits_for
+from .holds import approve, clauses_of, hold_due, missing_of, overdue, reject, spans_of, text_of, told_at_end, waits_for
 
 if TYPE_CHECKING:
     from .task import TaskActor
+
+
+LEFT = "its body waits for it no longer"
+"""How the reason of an open approval begins for which no body waits."""
 
 
 class ApprovalActor(Entity[ApprovalRecord]):
@@ -68,7 +74,7 @@ class ApprovalActor(Entity[ApprovalRecord]):
 
     def through(self, record: ApprovalRecord) -> ApprovalRecord:
         """The record with the fields that change when the approval ends."""
-        return replace(record, finished_at=self.kernel.at)
+        return replace(record, finished_at=self.kernel.at, left_at=None)
 
     def refuse(self, event: Event, decision: Decision, reason: str) -> None:
         """End the approval, which was rejected or has expired."""
@@ -79,6 +85,23 @@ class ApprovalActor(Entity[ApprovalRecord]):
         """Cancel the approval, unless it has ended: its task has ended."""
         if not self.ended:
             self.fire(Event.CANCEL, self.through(self.record), reason=message.reason)
+
+    def on_approve(self, message: Approve) -> None:
+        """Apply a person's approval. Raises DecisionRefused or InvalidTransitionError."""
+        approve(self, message)
+        if self.record.left_at is not None:
+            self.change(reason=self._why())
+
+    def awaited(self, *, now: bool) -> None:
+        """Note whether a body waits for the open approval."""
+        if now != (self.record.left_at is None):
+            self.change(left_at=None if now else self.kernel.at)
+            self.change(reason=self._why())
+
+    def _why(self) -> str:
+        """What the open approval waits for, and that no body does."""
+        waits = waits_for(missing_of(clauses_of(self.record.rule), self.record.decisions))
+        return waits if self.record.left_at is None else f"{LEFT}; {waits}"
 
     def set_back(self, by: float) -> None:
         """Follow a wall clock that was set back `by` seconds."""
@@ -100,7 +123,7 @@ class ApprovalActor(Entity[ApprovalRecord]):
     # -- tables --------------------------------------------------------------------------------------------------------
 
     receivers: ClassVar[Receivers] = {
-        Approve: approve, Cancel: on_cancel, Recover: on_recover, Reject: reject,
+        Approve: on_approve, Cancel: on_cancel, Recover: on_recover, Reject: reject,
         TimerFired: timer_fired, TurnFailed: on_turn_failed,
     }  # fmt: skip
 
@@ -141,6 +164,7 @@ class RequestedApprovals:
             self.waiting.clear()
         first = not self.waiting
         self.waiting.add(name)
+        actor.awaited(now=True)
         if first:
             task.clock.set(task)
 
@@ -151,6 +175,9 @@ class RequestedApprovals:
         self.waiting.discard(name)
         if not self.waiting:
             self.task.clock.set(self.task)
+        actor = self.actors.get(name)
+        if actor is not None and not actor.ended and self.task.kernel.drain_began is None:  # a drain ends no wait
+            actor.awaited(now=False)
 
     def decided(self, actor: ApprovalActor) -> None:
         """Deliver the decision of an ended approval to the waiting attempt."""

@@ -192,6 +192,9 @@ def _tasks(
         if asked.state == "held":
             name = asked.task_id.rpartition("/")[2]
             command = f"callboard approve TARGET --approval {quote(asked.name)}"
+            if asked.left_at is not None:
+                yield _one(asked, f"{job_id}/{name}", ("an approval for which its body waits no longer", command))
+                continue
             yield _one(asked, f"{job_id}/{name}", ("an approval that its body asks for", command))
             asks.setdefault(name, []).append(asked.name)
     tasks = reader.tasks(run.key)

@@ -21,6 +21,8 @@ Rules (DESIGN section 10)
   tries is persisted, and its tool released, before its body waits for its own slot again.
 - Only Exceptions fail a step. Cancellations and exits of the body pass through, and nothing is kept.
 - Each try of a step with a tool holds a unit of the tool, and reports its end. The wait for a unit lends the slot.
+- A wait that its body cancels is kept as cancelled, with the time until which it would have waited; so is a step that
+  waits, or runs, on a worker. If a replay comes to it again, it goes on, and its record says so no more.
 - A wait between two tries above `DURABLE_WAIT` is journaled with its due time, and lends the slot.
 - The functions of other steps run in the process of the body. The operations of the runtime that they need are in
   `flow_port.py`.
@@ -408,9 +410,9 @@ class Flow:
         Returns its row, which waits if there is another try, and the error.
         """
         now = msgspec.structs.replace(
-            row if end is None else end.step, tries=row.tries + 1, due_at=None, tool=step.tool, tool_use=None,
-            engine=None if end is None else end.step.engine, capabilities=step.capabilities, worker_use=None,
-            unroutable=None,
+            row if end is None else end.step, tries=row.tries + 1, due_at=None, cancelled_at=None, tool=step.tool,
+            tool_use=None, engine=None if end is None else end.step.engine, capabilities=step.capabilities,
+            worker_use=None, unroutable=None,
         )  # fmt: skip
         late = None if step.timeout is None else _late(now, step.timeout)
         try:
@@ -427,7 +429,9 @@ class Flow:
             if wait > DURABLE_WAIT or end is not None:  # the kept row of a step on a worker says that it runs
                 now = await self._keep(now)
             return now, error
-        except BaseException:
+        except BaseException as error:
+            if row.due_at or row.tool_use is not None:  # its kept row says that it waits
+                self._cancelled(now, error)
             if use:
                 self._leave_tool(use, "cancelled")
             raise
@@ -438,11 +442,12 @@ class Flow:
     async def _use_tool(self, tool: str, row: StepRecord) -> tuple[int, StepRecord]:
         """Wait for a unit of a tool. Returns the number of its use, and the row, which may have got a key."""
         self._uses += 1
-        use, row = self._uses, msgspec.structs.replace(row, due_at=None, tool=tool, tool_use=None)
+        use = self._uses
+        row = msgspec.structs.replace(row, due_at=None, cancelled_at=None, tool=tool, tool_use=None)
         try:
             return use, await self.flows.use_tool(self.token, ToolRequest(use, tool, row))
         except BaseException:
-            self._leave_tool(use, "cancelled")
+            self._leave_tool(use, "gone")
             raise
 
     def _leave_tool(
@@ -517,8 +522,8 @@ class Flow:
         away = step.runs_on in OF_PROCESSES or not self.flows.in_runtime
         path, call = _for_elsewhere(step, row.label, args, kwargs, needed=away)
         step_row = msgspec.structs.replace(
-            row, due_at=None, tool=step.tool, tool_use=None, engine=step.runs_on, capabilities=step.capabilities,
-            worker_id=None, worker_use=None, unroutable=None,
+            row, due_at=None, cancelled_at=None, tool=step.tool, tool_use=None, engine=step.runs_on,
+            capabilities=step.capabilities, worker_id=None, worker_use=None, unroutable=None,
         )  # fmt: skip
         moves = step.moves and path is not None and call is not None
         run = StepRun(self._runs, step_row, moves, path, call, step.on_loop, step.timeout)
@@ -552,8 +557,12 @@ class Flow:
             return await self._received(row, wanted)
         except Exception:
             raise
-        except BaseException:  # cancelled: the message belongs to the body's next receive of this name
+        except BaseException as error:  # cancelled: the message belongs to the body's next receive of this name
             self._kept.give_back(row if row.ended_at is not None else _anew(row))
+            if (asked := self._receiving.get((row.name, row.number))) is None:
+                self._cancelled(row, error)
+            else:
+                asked.give_up(partial(self._cancelled, error=error))
             raise
 
     async def _next(self, row: StepRecord, wanted: Wanted) -> StepRecord:
@@ -563,8 +572,10 @@ class Flow:
             row = await earlier.row()
             self._receiving.pop(place, None)
             return row if row.ended_at is not None else _anew(row)
-        now, keep = self.flows.now(), not row.began_at
-        if keep:
+        now, new = self.flows.now(), not row.began_at
+        keep = new or row.cancelled_at is not None  # by an earlier attempt, or before a restart: it waits on
+        row = msgspec.structs.replace(row, cancelled_at=None)
+        if new:
             due = None if wanted.timeout is None else now + wanted.timeout
             row = msgspec.structs.replace(row, began_at=now, due_at=due)
         elif place in self._asked:
@@ -636,7 +647,7 @@ class Flow:
             now = self.flows.now()
             with anyio.CancelScope(shield=True):  # else the body could go on without knowing the key of this step
                 row = await self._keep(msgspec.structs.replace(row, began_at=now))
-        row = msgspec.structs.replace(row, began_at=row.began_at or self.flows.now(), tries=1)
+        row = msgspec.structs.replace(row, began_at=row.began_at or self.flows.now(), cancelled_at=None, tries=1)
         try:
             await self._send_kept(row, msgspec.structs.replace(message, request_id=f"{SEND}{row.key}"))
         except Exception:
@@ -652,6 +663,9 @@ class Flow:
             failed = self._failure(row, error)
             await self._keep(failed)
             raise step_errors.again(failed) from error
+        except BaseException as error:
+            self._cancelled(row, error)
+            raise
         await self._keep(self._success(row, None))
 
     # -- keeping -------------------------------------------------------------------------------------------------------
@@ -797,14 +811,18 @@ class Flow:
                 row = await self._keep(msgspec.structs.replace(row, cancelled_at=None))
         try:
             await self.flows.pause(self.token, row.due_at or 0.0)
-        except (Exception, FlowAsleep):
+        except Exception:
             raise
-        except BaseException:
-            if row.key:
-                cancelled = msgspec.structs.replace(row, cancelled_at=self.flows.now())
-                self.flows.keep_later(self.token, cancelled)
+        except BaseException as error:
+            self._cancelled(row, error)
             raise
         return row
+
+    def _cancelled(self, row: StepRecord, error: BaseException) -> None:
+        """Have the record of a step that waits say that its body has cancelled it. error: what ended the wait."""
+        if row.key and row.began_at and row.ended_at is None and not isinstance(error, FlowAsleep):
+            cancelled = msgspec.structs.replace(row, cancelled_at=self.flows.now(), tool_use=None, worker_use=None)
+            self.flows.keep_later(self.token, cancelled)
 
 
 class StepRaised(Exception):  # noqa: N818 - it says what happened
@@ -824,8 +842,8 @@ class StepRaised(Exception):  # noqa: N818 - it says what happened
 def _anew(row: StepRecord) -> StepRecord:
     """The row of a receive that waits anew, under its key."""
     return msgspec.structs.replace(
-        row, began_at=0.0, ended_at=None, due_at=None, error=None, error_type=None, raw_arguments=None, category=None,
-        traceback=None,
+        row, began_at=0.0, ended_at=None, due_at=None, cancelled_at=None, error=None, error_type=None,
+        raw_arguments=None, category=None, traceback=None,
     )  # fmt: skip
 
 

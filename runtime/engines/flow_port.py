@@ -128,14 +128,25 @@ class Receiving:
         self._over = anyio.Event()
         self._row: StepRecord | None = None
         self._error: BaseException | None = None
+        self._given_up: Callable[[StepRecord], object] | None = None
 
     def __call__(self, row: StepRecord | None, error: BaseException | None) -> None:
         """Take the answer, on the loop."""
         self._row, self._error = row, error
         self._over.set()
+        if self._given_up is not None and row is not None:
+            self._given_up(row)
+
+    def give_up(self, tell: Callable[[StepRecord], object]) -> None:
+        """The body has cancelled this receive. tell: gets the step, now or when the answer is there."""
+        if self._row is None:
+            self._given_up = tell
+        else:
+            tell(self._row)
 
     async def row(self) -> StepRecord:
         """Wait for the step. Raises the error of a refusal."""
+        self._given_up = None
         if not self._over.is_set():  # else a receive whose time is over would get no message
             await self._over.wait()
         if self._row is None:

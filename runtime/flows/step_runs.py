@@ -265,7 +265,8 @@ class StepRuns:
                     await step.over.wait()
         row = None if step.outcome is None else self._returned(step.row, step.outcome)
         if row is None and step.row.key and not step.settled:
-            row = replace(step.row, worker_use=None, unroutable=None)
+            at = self._host.now() if self._host.kernel.drain_began is None else None  # a drain: it runs again
+            row = replace(step.row, worker_use=None, unroutable=None, cancelled_at=at)
         if row is not None:
             self._host.tell(KeepStep(token, row, Reply(unheard)))
 

@@ -56,7 +56,8 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
     the clauses that are not met yet, in words; `people` of these names, members of these `teams`, or `anybody` may meet
     them. approved_by: the people who have approved so far; decisions: the times and reasons of their decisions.
     wait_until: the end of a wait that runs at the same time. submitted_by: the submitter of the job, if known;
-    self_approval: whether the submitter may approve. job_name: the name of the submitted workstream.
+    self_approval: whether the submitter may approve. job_name: the name of the submitted workstream. left_at: when the
+    body gave up its wait (a time limit of its own; it may ask again); None: it waits.
     """
 
     kind: str
@@ -76,6 +77,7 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
     teams: list[str] = []
     anybody: bool = False
     decisions: tuple[Decision, ...] = ()
+    left_at: float | None = None
 
     def not_for(self, name: str) -> str | None:
         """Why the person of that name may not decide, in words; None if they may.
@@ -145,7 +147,7 @@ def _pending(record: HeldRecord, rule: Approval, job: JobRecord) -> PendingAppro
         people=[clause.person for clause in left if clause.person is not None],
         teams=[clause.team for clause in left if clause.team is not None],
         anybody=any(clause.person is None and clause.team is None for clause in left),
-        decisions=record.decisions,
+        decisions=record.decisions, left_at=record.left_at if isinstance(record, ApprovalRecord) else None,
     )  # fmt: skip
 
 

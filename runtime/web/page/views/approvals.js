@@ -87,6 +87,7 @@ function Hold({ hold, level, past }) {
       ${hold.wait_until && html`<dt>Not before</dt><dd><${Due} at=${hold.wait_until} /></dd>`}
       ${hold.submitted_by && html`<dt>Submitted by</dt><dd><${Name} text=${hold.submitted_by} /></dd>`}
     </dl>
+    ${hold.left_at && html`<p class="soft">Its body waits for it no longer: it may ask again, and then gets the answer.</p>`}
     ${past ? html`<p class="soft">It is not waiting any more.</p>` : html`<${Actions} of=${{ kind: hold.kind, id: hold.entity_id, name: named, state: "held", phase: "held", actions: hold.actions ?? ["approve", "reject"] }}
       refused=${notFor(hold)} ...${answering(hold)} />`}
   `;

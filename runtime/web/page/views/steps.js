@@ -33,12 +33,12 @@ export function Steps({ task, path, live, when }) {
 
 function axisOf(steps, present) {
   const from = Math.min(...steps.map((one) => one.began_at));
-  const to = Math.max(...steps.map((one) => one.ended_at ?? Math.max(present, one.began_at)));
+  const to = Math.max(...steps.map((one) => one.ended_at ?? one.cancelled_at ?? Math.max(present, one.began_at)));
   return (at) => (to > from ? ((at - from) / (to - from)) * WIDTH : 0);
 }
 
 function Step({ one, axis, present, task, path, live }) {
-  const message = one.ended_at === null && one.name.startsWith(RECEIVE) ? one.name.slice(RECEIVE.length) : null;
+  const message = one.state === "waiting" && one.name.startsWith(RECEIVE) ? one.name.slice(RECEIVE.length) : null;
   const again = !live && !VERSION.test(one.name) && (task.actions ?? []).includes("retry") && !(task.actions ?? []).includes("reset");
   const took = one.ended_at === null ? null : span((one.duration_ms ?? 0) / 1000);
   return html`<li>
@@ -60,7 +60,7 @@ function Step({ one, axis, present, task, path, live }) {
 
 function Bar({ one, axis, present }) {
   const from = axis(one.began_at);
-  const wide = Math.max(axis(one.ended_at ?? Math.max(present, one.began_at)) - from, 6);
+  const wide = Math.max(axis(one.ended_at ?? one.cancelled_at ?? Math.max(present, one.began_at)) - from, 6);
   const x = Math.min(from, WIDTH - wide);
   const kind = one.state === "waiting" ? "waiting tone-wait" : `running tone-${one.state === "failed" ? "bad" : "good"}`;
   return html`<svg class="stepbar" viewBox=${`0 0 ${WIDTH} 8`} preserveAspectRatio="none" aria-hidden="true"><g class=${`stay stay-${kind}`}>

@@ -1,0 +1,125 @@
+"""What a body gave up waiting for: people see that nothing waits, and a replay asks for it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.waiting import until
+
+from callboard import JobHandle, Retry, Runtime, Task, TaskContext, Tool, VirtualClock, Worker, Workstream, step
+from callboard.runtime.cli import stuck, words
+
+pytestmark = pytest.mark.anyio
+WEEK = 7 * 24 * 3600.0
+WORKERS = [Worker("loop", engine="loop", capacity=1), Worker("gpu", engine="loop", capacity=1, capabilities=["gpu"])]
+MODEL = {"model": Tool(max_parallel=1)}
+
+
+@step(capabilities={"gpu"})
+async def train() -> None:
+    await anyio.sleep_forever()
+
+
+@step(tool="model")
+async def ask_model() -> None:
+    await anyio.sleep_forever()
+
+
+@step(retry=Retry(max_attempts=2, base_delay=40.0, jitter=0.0))
+async def call(begun: list[str]) -> None:
+    begun.append("call")
+    if len(begun) == 1:
+        raise ConnectionError
+    await anyio.sleep_forever()
+
+
+async def order(task: TaskContext) -> list[Any]:
+    async def go() -> None:
+        await task.receive("go", timeout=WEEK)
+
+    async def sign() -> None:
+        await task.approval("sign", people=2)
+
+    child = await task.submit(Workstream("child", tasks=[Task("c", receive="never")]), name="child")
+    async with anyio.create_task_group() as group:
+        for one in (go, sign, child.wait, train, train, ask_model, ask_model):
+            group.start_soon(one)
+        await task.receive("enough")
+        group.cancel_scope.cancel()
+    await task.receive("on")
+    signed = await task.approval("sign")
+    return [await task.receive("go"), [one.by for one in signed]]
+
+
+async def all_are(job: JobHandle, state: str, *names: str) -> None:
+    """Wait until there are steps of these names, durably, and all of them are in that state."""
+
+    async def there() -> bool:
+        steps = [one for one in await job.steps("t") if one.name in names]
+        return {one.name for one in steps} == set(names) and {one.state for one in steps} == {state}
+
+    with anyio.fail_after(120):
+        while not await there():
+            await anyio.sleep(0.005)
+
+
+async def test_a_wait_that_its_body_gave_up_is_told_so_until_it_is_asked_for_again(tmp_path: Path) -> None:
+    clock, path = VirtualClock(), tmp_path / "state.db"
+    given_up = ("task.receive go", "train", "ask_model")
+    async with Runtime(path, clock=clock, workers=WORKERS, tools=MODEL) as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("t", run=order)]), id="j")
+        await all_are(job, "waiting", *given_up, "task.receive enough")
+        await until(lambda: bool(job.approvals()))
+        assert job.approvals()[0].left_at is None
+        await job.task("t").approve(approval="sign", by="ana")
+        await job.send("enough")
+        await all_are(job, "waiting", "task.receive on")
+        await all_are(job, "cancelled", *given_up)
+        steps = [one for one in await job.steps("t") if one.name in given_up]
+        assert None not in {one.cancelled_at for one in steps}
+        assert {(one.tool_use, one.worker_use, one.awaits) for one in steps} == {(None, None, None)}
+        (went,) = [one for one in steps if one.name == "task.receive go"]
+        assert (went.due_at or 0.0) - went.began_at == WEEK
+        assert words.step(went).startswith("it would have waited until ")
+        (asked,) = job.approvals()
+        assert asked.left_at is not None
+        assert (asked.approved_by, asked.missing) == (["ana"], ["1 of 2 people"])
+        wait = job.task("t").record.durable_wait
+        assert wait is None or wait.name == "on"  # and no child job
+        found = {
+            (one["kind"], one["target"]): one["waits_for"] for one in stuck._found(runtime._services.journal.reader)
+        }
+        assert found["approval", "j/t"].startswith("an approval for which its body waits no longer (until ")
+        assert "which waits for message 'on'" in found["task", "j/t"]
+    async with Runtime(path, clock=clock, workers=WORKERS, tools=MODEL) as runtime:
+        job = await runtime.job("j")
+        await job.send("on")
+        await until(lambda: job.approvals()[0].left_at is None)
+        await job.task("t").approve(approval="sign", by="ben")
+        await all_are(job, "waiting", "task.receive go")
+        await job.send("go", 1)
+        assert (await job.wait()).results == {"t": [1, ["ana", "ben"]]}
+        await all_are(job, "completed", "task.receive go")
+
+
+async def test_a_step_that_is_cancelled_in_its_next_try_waits_for_it_no_longer(open_runtime: Any) -> None:
+    begun: list[str] = []
+
+    async def body(task: TaskContext) -> str:
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, begun)
+            await until(lambda: len(begun) == 2)
+            group.cancel_scope.cancel()
+        return "done"
+
+    clock = VirtualClock()
+    async with open_runtime(clock=clock) as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.submit(Workstream("w", tasks=[Task("t", run="body")]), id="j")
+        await all_are(job, "waiting", "call")
+        clock.advance(40.0)
+        assert (await job.wait()).results == {"t": "done"}
+        await all_are(job, "cancelled", "call")
