@@ -43,7 +43,7 @@ async def order(task: TaskContext) -> list[Any]:
     async def sign() -> None:
         await task.approval("sign", people=2)
 
-    child = await task.submit(Workstream("child", tasks=[Task("c", receive="never")]), name="child")
+    child = await task.submit(Workstream("child", tasks=[Task("c", receive="end")]), name="child")
     async with anyio.create_task_group() as group:
         for one in (go, sign, child.wait, train, train, ask_model, ask_model):
             group.start_soon(one)
@@ -51,7 +51,9 @@ async def order(task: TaskContext) -> list[Any]:
         group.cancel_scope.cancel()
     await task.receive("on")
     signed = await task.approval("sign")
-    return [await task.receive("go"), [one.by for one in signed]]
+    got = await task.receive("go")
+    await child.send("end")
+    return [got, [one.by for one in signed], (await child.wait()).state]
 
 
 async def all_are(job: JobHandle, state: str, *names: str) -> None:
@@ -101,7 +103,7 @@ async def test_a_wait_that_its_body_gave_up_is_told_so_until_it_is_asked_for_aga
         await job.task("t").approve(approval="sign", by="ben")
         await all_are(job, "waiting", "task.receive go")
         await job.send("go", 1)
-        assert (await job.wait()).results == {"t": [1, ["ana", "ben"]]}
+        assert (await job.wait()).results == {"t": [1, ["ana", "ben"], "completed"]}
         await all_are(job, "completed", "task.receive go")
 
 
