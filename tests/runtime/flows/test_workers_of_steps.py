@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -500,6 +501,11 @@ async def test_a_step_that_is_cancelled_before_its_first_answer_is_not_kept_as_w
 
     class Host:
         tell = staticmethod(told.append)
+        kernel = SimpleNamespace(drain_began=None)
+
+        @staticmethod
+        def now() -> float:
+            return 5.0
 
     async def never(*_: Any) -> None:
         raise AssertionError(_)
@@ -521,7 +527,7 @@ async def test_a_step_that_is_cancelled_before_its_first_answer_is_not_kept_as_w
         await anyio.wait_all_tasks_blocked()
         told[0].reply.answer(ROW, None)
     assert [type(one).__name__ for one in told] == ["RunStep", "StopStep", "KeepStep"]
-    assert (told[-1].step.key, told[-1].step.worker_use) == (1, None)
+    assert (told[-1].step.key, told[-1].step.worker_use, told[-1].step.cancelled_at) == (1, None, 5.0)
 
 
 RUN = StepRun(1, replace(ROW, key=0), False, None, None, True, None)
