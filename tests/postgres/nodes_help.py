@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import msgspec
 import psycopg
 from tests.runtime.journal.samples import moved
 
@@ -34,7 +35,8 @@ class PostgresNodes:
     """Nodes on the schema of an address, and a connection that may read and change everything."""
 
     def __init__(self, address: str) -> None:
-        self.address = parse(address)
+        told = parse(address)  # a busy machine may take more than the usual 3 s for a new connection
+        self.address = msgspec.structs.replace(told, url=f"{told.url}&connect_timeout=60")
         prepare(self.address)
         self.sql = connect(self.address, "test")
         self.reader = PostgresReader(self.address)

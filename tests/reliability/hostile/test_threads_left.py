@@ -16,7 +16,8 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from tests.waiting import until
+from tests.programs import killed_after
+from tests.waiting import until, wait_until
 
 from callboard import Actor, Hook, Notice, Retry, Runtime, Task, Workstream
 from callboard.runtime.cli import last
@@ -143,12 +144,11 @@ def test_a_hook_is_left_too(tmp_path: Path) -> None:
 def test_a_command_that_is_told_to_stop_ends_without_them(command: str, body: str, tmp_path: Path) -> None:
     (tmp_path / "w.toml").write_text(f'name = "w"\n[[tasks]]\nname = "t"\nrun = "bodies:{body}"\nkill_grace = "0.1s"\n')
     words = ["run", "w.toml"] if command == "run" else ["serve", "--run", "w.toml", "--port", "0"]
-    process = callboard(tmp_path, *words, "--drain-deadline", "0.1s", "--jsonl", "log.jsonl")
-    while not (tmp_path / "began").exists():
+    with killed_after(callboard(tmp_path, *words, "--drain-deadline", "0.1s", "--jsonl", "log.jsonl")) as process:
+        wait_until(lambda: (tmp_path / "began").exists() or process.poll() is not None, "its body")
         assert process.poll() is None, process.communicate()
-        os.sched_yield()
-    process.send_signal(signal.SIGTERM)
-    code, out, err = ended(process)
+        process.send_signal(signal.SIGTERM)
+        code, out, err = ended(process)
     assert code == (130 if command == "run" else 0), err
     assert ("unfinished" if command == "run" else "stopped: ") in out
     assert "@1/t still runs and cannot be stopped: the process ends now" in err

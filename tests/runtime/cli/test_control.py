@@ -387,8 +387,7 @@ def test_due_times_are_told_in_the_zone_of_who_reads_and_with_its_name(
     live.portal.call(reached, job, {"gate": "held", "later": "waiting"})
     held, waits = (job.task(name).record.due_at or 0.0 for name in ("gate", "later"))
     live.submit("whole", wait="3h")
-    while "whole@1: waiting" not in cli("status", "whole").out:  # until it has begun
-        pass
+    wait_until(lambda: "whole@1: waiting" in cli("status", "whole").out, "its begin")
     status, stuck, history = cli("status", "j").out, cli("stuck", "--older-than", "0").out, cli("history", "j").out
     assert re.search(rf"^j/gate +held +until {in_kolkata(held)}; waits for approval by 1 person$", status, re.MULTILINE)
     assert re.search(rf"^j/later +waiting +until {in_kolkata(waits)}$", status, re.MULTILINE)
@@ -611,8 +610,7 @@ def test_what_a_body_asked_for_is_decided_while_nobody_runs_it(
     monkeypatch.syspath_prepend(str(folder))
     with running(Worker("loop", engine="loop", capacity=3)) as live:
         live.submit("j", Task("gate", run="pouring:ask"), Task("two", run="pouring:both"))
-        while cli("stuck", "--older-than", "0").out.count("--approval") < 3:  # until all have asked
-            pass
+        wait_until(lambda: cli("stuck", "--older-than", "0").out.count("--approval") >= 3, "the requests of all")
     name = ("--approval", "pour") if by_name else ()
     told = cli(verb, "j/gate", "--by", "ana", *name)
     assert (told.code, "It will take effect at the next start" in told.err) == (4, True)
@@ -693,8 +691,7 @@ def test_decisions_that_a_stopped_journal_refuses_at_once(
     monkeypatch.syspath_prepend(str(folder))
     with running(Worker("loop", engine="loop", capacity=2)) as live:
         live.submit("j", Task("a", run="deciding:ask"), Task("held", run="deciding:nothing", hold=Approval()))
-        while "--approval" not in cli("stuck", "--older-than", "0").out:
-            pass
+        wait_until(lambda: "--approval" in cli("stuck", "--older-than", "0").out, "its request")
     told = cli("approve", "j/a", "--approval", "nope")
     assert (told.code, "it asks for no approval 'nope'" in told.err) == (1, True)
     with monkeypatch.context() as patched:

@@ -18,6 +18,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 import pytest
+from tests.waiting import until
 
 from callboard import Machine, MachineActor, State, Transition
 from callboard.actors.messages.notices import Notice
@@ -857,8 +858,7 @@ async def test_what_was_cancelled_before_it_began_keeps_nobody_from_leaving(jour
             runtime._services.inbox._start = asked.append  # the inbox's tasks never begin
             put(journal, cancel("j/a", "r1"))
             notify(journal)
-            while not asked:
-                await anyio.lowlevel.checkpoint()
+            await until(lambda: asked)
             runtime._services.inbox._look_again()
             assert len(asked) == 2
 

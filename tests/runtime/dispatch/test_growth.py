@@ -13,6 +13,7 @@ import anyio
 import httpx
 import pytest
 from tests.runtime.census import held_by, rows_of
+from tests.waiting import until
 
 from callboard import (
     Actor,
@@ -128,8 +129,7 @@ async def approvals(runtime: Runtime, n: int) -> None:
 
 async def approvals_of_bodies(runtime: Runtime, n: int) -> None:
     job = await runtime.submit(flow(Task("t", run=asks)))
-    while not job.approvals():
-        await anyio.lowlevel.checkpoint()
+    await until(job.approvals)
     await job.task("t").approve(by=f"person {n}")
     await job.wait()
 

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.waiting import until
 
 from callboard import (
     Approval,
@@ -210,8 +211,7 @@ def asks_in_a_thread(task: TaskContext) -> list[str | None]:
 
 async def asked(job: JobHandle) -> PendingApproval:
     """The approval that a body of the job asks for."""
-    while not job.approvals():
-        await anyio.lowlevel.checkpoint()
+    await until(job.approvals)
     return job.approvals()[0]
 
 

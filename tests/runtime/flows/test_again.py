@@ -16,6 +16,7 @@ import anyio
 import pytest
 from tests.forks import Forks
 from tests.runtime.handles.test_jobs import audited
+from tests.waiting import until
 
 from callboard import Hook, JobHandle, Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream, step
 
@@ -257,14 +258,10 @@ async def test_a_pause_and_a_drain_hold_the_next_round(tmp_path: Path) -> None:
     async with Runtime(tmp_path / "j.db") as runtime:
         runtime.task(name="body")(body)
         job = await submitted(runtime, "body", "mine")
-        with anyio.fail_after(300):
-            while at != 2:
-                await anyio.lowlevel.checkpoint()
+        await until(lambda: at == 2)
         await job.pause()
         go.set()
-        with anyio.fail_after(300):
-            while job.task("t").record.state != "queued":
-                await anyio.lowlevel.checkpoint()
+        await until(lambda: job.task("t").record.state == "queued")
         assert (ran, job.task("t").record.rounds) == ([1, 2], 2)
     async with Runtime(tmp_path / "j.db") as runtime:
         runtime.task(name="body")(body)

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.forks import Forks
+from tests.waiting import until
 
 from callboard import Hook, Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream, step
 from callboard.errors import AttemptOver, FlowAsleep, Permanent, StepFailed, TaskCancelled
@@ -1040,9 +1041,7 @@ async def test_a_sleep_lends_its_slot_and_goes_on_after_a_restart(tmp_path: Path
         runtime.task(name="body")(body)
         runtime.task(name="other")(other)
         job = await runtime.submit(Workstream("flow", tasks=[Task("t", run="body")]), id="sleeps")
-        with anyio.fail_after(300):
-            while ("double", 1) not in ran or not runtime._services.host.kernel.lent:
-                await anyio.lowlevel.checkpoint()
+        await until(lambda: ("double", 1) in ran and runtime._services.host.kernel.lent)
         assert await run(runtime, "other") == "ran meanwhile"
         assert job.state == "running"
     clock.advance(4 * 24 * 3600)

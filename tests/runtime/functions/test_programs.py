@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.waiting import until
 
 from callboard import Check, Condition, Runtime, Task, VirtualClock, Workstream
 from callboard.errors import JobExists, SpecificationError
@@ -494,8 +495,7 @@ async def test_what_an_older_version_kept_of_a_program_waits_until_one_says_that
     async with Runtime(tmp_path / "j.db", clock=clock) as runtime:
         job = await runtime.job("j")
         with anyio.fail_after(300):
-            while job.task("t").record.routable:
-                await anyio.lowlevel.checkpoint()
+            await until(lambda: not job.task("t").record.routable)
             reason = job.task("t").record.reason or ""
             assert '@runtime.task(aliases=["__main__:work"])' in reason
             runtime.task(work, name="anything", aliases=["__main__:work"])
@@ -581,9 +581,7 @@ async def test_a_name_that_nobody_registered_is_waited_for_and_told(tmp_path: Pa
     clock.advance(3600)
     async with Runtime(tmp_path / "j.db", clock=clock) as runtime:
         task = (await runtime.job("j")).task("t")
-        with anyio.fail_after(300):
-            while task.record.routable:
-                await anyio.lowlevel.checkpoint()
+        await until(lambda: not task.record.routable)
         assert "no function is registered as 'billing.charge'" in (task.record.reason or "")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.programs import killed_after
+from tests.waiting import wait_until
 
 from callboard.actors.records.entities import RequestRecord
 from callboard.actors.records.task import Produced, Trouble
@@ -260,8 +261,7 @@ def test_who_fences_waits_for_a_commit_under_way_and_a_commit_for_who_fences(emp
         journal.append(entry(job(1), seq=1))
         journal.flush()
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
-        while not sql(emptied, waiting, "callboard writer")[0][0]:
-            pass
+        wait_until(lambda: sql(emptied, waiting, "callboard writer")[0][0], "a commit that waits for the lock")
         connection.execute("UPDATE nodes SET fenced = true")
     until_degraded(journal, loop, "others have taken over")
     assert not journal.shut(30)

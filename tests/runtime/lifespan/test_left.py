@@ -13,6 +13,7 @@ import anyio.lowlevel
 import pytest
 from tests.runtime.cluster.scene import Nodes
 from tests.runtime.lifespan.test_trouble import Disk
+from tests.waiting import until
 
 from callboard import Actor, Approval, Retry, Runtime, Task, TaskContext, Tool, Workstream
 from callboard.actors.jobs.job import JobActor
@@ -76,9 +77,7 @@ async def at_work(runtime: Runtime) -> None:
     runtime.on_trouble = lambda _: None
     job = await runtime.submit(all_kinds())
     runtime.spawn(Sleeper, name="sleeper", stop_timeout=0.01).tell("sleep")
-    with anyio.fail_after(300):
-        while not (job.approvals() and job.task("again").record.state == "retrying"):
-            await anyio.lowlevel.checkpoint()
+    await until(lambda: job.approvals() and job.task("again").record.state == "retrying")
 
 
 async def left(path: Path) -> None:
