@@ -1,8 +1,9 @@
 """Every place where the application's code is called, or its object used: any error or object fails only the operation
 that called it, once.
 
-A place is a function of this module. To add one, write it, and put it into `PLACES`: it is held against every error of
-`guests.ERRORS`, and, if it takes what the code returns, against every object of `guests.OBJECTS`.
+A place is a function of this module. To add one, write it, and put it into `RAISE_IN`: it is held against every second
+error of `guests.ERRORS` (in the long mode: all of them), and, if it takes what the code returns, against every object
+of `guests.OBJECTS`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import pytest
 import sniffio
 from msgspec.structs import replace
 from tests.reliability.hostile import guests
+from tests.reliability.hostile.budget import LONG
 from tests.waiting import until
 
 from callboard import (
@@ -448,8 +450,16 @@ RAISE_IN: list[Callable[[Act], Awaitable[None]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("error", guests.ALL_ERRORS)
-@pytest.mark.parametrize("place", RAISE_IN, ids=lambda place: place.__name__)
+PAIRS = [
+    pytest.param(place, error, id=f"{place.__name__}-{error}")
+    for row, place in enumerate(RAISE_IN)
+    for column, error in enumerate(guests.ALL_ERRORS)
+    if LONG or (row + column) % 2 == 0
+]
+"""Each place with half of the errors, each error in half of the places; in the long mode all of them."""
+
+
+@pytest.mark.parametrize(("place", "error"), PAIRS)
 async def test_what_is_raised_fails_what_asked_for_it_and_nothing_else(
     place: Callable[[Act], Awaitable[None]], error: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""Memory does not grow: ten thousand objects begin and end, and the runtime holds as many as before."""
+"""Memory does not grow: six thousand objects begin and end, and the runtime holds as many as before."""
 
 from __future__ import annotations
 
@@ -209,8 +209,8 @@ KINDS: list[Callable[[Runtime, int], Awaitable[None]]] = [
     approvals_of_bodies, tools, capabilities, workers, incarnations, machines, refusals, made_up_names, actors,
     subscriptions, kinds_of_machines, classes_of_actors, secrets, workers_with_processes,
 ]  # fmt: skip
-MANY = 320
-"""Of each kind, twice: ten thousand things in all."""
+MANY = 160
+"""Of each kind, twice: six thousand things in all."""
 FEW = 50
 """So many of some kinds are kept here, instead of hundreds."""
 AT_ONCE = 50
