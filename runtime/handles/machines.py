@@ -309,8 +309,9 @@ class Machines:
             self.host.notice("events_refused", "warning", text, kind="machine", entity_id=core.name)
 
     def _kind(self, actor: MachineActor) -> tuple[MachineKind, msgspec.Raw | None]:
+        facts: object = actor.facts
         key = (
-            id(actor.machine), id(type(actor.facts)), tuple(actor.timed), actor.on_event,
+            id(actor.machine), id(type(facts)), tuple(actor.timed), actor.on_event,
             tuple(actor.on_enter.items()), tuple(actor.on_exit.items()), actor.folder,
         )  # fmt: skip
         found = self._kinds.get(key)
