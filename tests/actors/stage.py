@@ -307,8 +307,8 @@ class KernelHarness:
     @property
     def reports(self) -> list[str]:
         """The texts of the notices above info, except those about abandoned bodies, which tests cause on purpose."""
-        told = [notice for notice in self.notices if notice.event != "body_abandoned"]
-        return [notice.text for notice in told if notice.severity != "info"]
+        notices = [notice for notice in self.notices if notice.event != "body_abandoned"]
+        return [notice.text for notice in notices if notice.severity != "info"]
 
     def commit(self, turn: Transaction) -> None:
         self.kept.take(turn)

@@ -174,14 +174,14 @@ def whatever_happens(
     stage.stubborn |= stubborn
     stage.submit(spec)
     for what, how in steps:
-        known = done(stage.kept)
+        completed = done(stage.kept)
         began = len(stage.started)
         before = stage
         stage = take(stage, what, how)
         if stage is not before:
             began = 0
             stage.stubborn |= stubborn
-        assert not [entity for kind, entity, _ in stage.started[began:] if kind == "body" and entity in known]
+        assert not [entity for kind, entity, _ in stage.started[began:] if kind == "body" and entity in completed]
         assert stage.reports == [] or all("is stale" in text for text in stage.reports)
     stage = wait_for_the_end(stage)
     assert stage.state() in {"completed", "failed", "cancelled"}

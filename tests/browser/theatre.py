@@ -120,14 +120,14 @@ class Theatre:
             self.clear()
             self._end(signal.SIGTERM)
         if self.journal.exists():
-            said = subprocess.run(
+            ended = subprocess.run(
                 [*PROGRAM, "check", "--journal", str(self.journal)],
                 env=ENVIRONMENT,
                 capture_output=True,
                 text=True,
                 check=False,
             )
-            assert said.returncode == 0, said.stdout + said.stderr
+            assert ended.returncode == 0, ended.stdout + ended.stderr
 
     def _end(self, how: signal.Signals) -> None:
         assert self._process is not None

@@ -156,12 +156,12 @@ def test_the_message_names_what_is_allowed_to_a_job(source: JobState, target: Jo
 @pytest.mark.parametrize("pair", [("NOPE", "IDLE"), ("IDLE", "NOPE"), ("NOPE", "NOPE"), ("idle", "RUNNING")])
 def test_what_is_no_state_is_told_as_such_and_as_no_invalid_pair(pair: tuple[Any, Any]) -> None:
     unknown = next(state for state in pair if state not in set(WorkerState))
-    told = f"Worker has no state {unknown!r}. Its states: IDLE, RUNNING, PAUSED, COMPLETED, FAILED, TERMINATED."
-    assert WorkerStateMachine.validate_transition(*pair) == told
+    text = f"Worker has no state {unknown!r}. Its states: IDLE, RUNNING, PAUSED, COMPLETED, FAILED, TERMINATED."
+    assert WorkerStateMachine.validate_transition(*pair) == text
     for ask in (WorkerStateMachine.is_valid_transition, WorkerStateMachine.go):
         with pytest.raises(ValueError, match="Worker has no state") as refusal:
             ask(*pair)
-        assert str(refusal.value) == told
+        assert str(refusal.value) == text
 
 
 def test_the_terminal_states_of_both() -> None:

@@ -205,14 +205,14 @@ class TestWhatIsKept:
         job = await worker._services.jobs.find("j_1")
         await job.cancel(reason="not needed", force=True)
         await job.wait()
-        told = [event async for event in job.events(kind="job", notices=False)]
-        assert [(event.from_state, event.to_state) for event in told] == [
+        rows = [event async for event in job.events(kind="job", notices=False)]
+        assert [(event.from_state, event.to_state) for event in rows] == [
             (None, "SUBMITTED"), ("SUBMITTED", "PENDING"), ("PENDING", "RUNNING"), ("RUNNING", "CANCELED"),
         ]  # fmt: skip
-        assert told[-1].reason == "not needed"
+        assert rows[-1].reason == "not needed"
         record = job.record
         assert record.created_at <= (record.started_at or 0) <= (record.finished_at or 0)
-        assert (record.started_at, record.finished_at) == (told[2].at, told[3].at)
+        assert (record.started_at, record.finished_at) == (rows[2].at, rows[3].at)
 
     async def test_every_entity_has_its_history_with_its_reasons(self, worker: WorkerHandle, tmp_path: Path) -> None:
         await worker.pause(reason="maintenance")
@@ -235,8 +235,11 @@ class TestWhatIsKept:
             await worker.pause(request_id="r1")
         with pytest.raises(InvalidTransitionError):
             await worker.pause()
-        told = snapshot(services)
-        assert told.transitions["worker", "RUNNING", "PAUSED", "info"] == 1
-        assert (told.states["worker", "RUNNING"].average, sum(told.states["worker", "RUNNING"].classes)) == (12.0, 1)
-        assert told.rejected == {("fleet.worker", "PAUSED", "pause"): 1}
-        assert told.request_hit_rate == 0.5
+        metrics = snapshot(services)
+        assert metrics.transitions["worker", "RUNNING", "PAUSED", "info"] == 1
+        assert (metrics.states["worker", "RUNNING"].average, sum(metrics.states["worker", "RUNNING"].classes)) == (
+            12.0,
+            1,
+        )
+        assert metrics.rejected == {("fleet.worker", "PAUSED", "pause"): 1}
+        assert metrics.request_hit_rate == 0.5

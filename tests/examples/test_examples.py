@@ -310,13 +310,13 @@ def test_a_small_graph_takes_as_long_as_its_critical_path(run: Run) -> None:
 
 @pytest.mark.postgres
 def test_one_of_two_nodes_is_killed_and_the_other_ends_the_picture(run: Run, postgres_server: PrivateServer) -> None:
-    told = run(f"{command_of('cluster.py')} {postgres_server.address('picture')}").stdout.splitlines()
-    drawn = [line.split()[:2] for line in told if line.endswith("drawn")]
-    assert told.count("anton is killed") == 1
+    lines = run(f"{command_of('cluster.py')} {postgres_server.address('picture')}").stdout.splitlines()
+    drawn = [line.split()[:2] for line in lines if line.endswith("drawn")]
+    assert lines.count("anton is killed") == 1
     assert {name for name, _ in drawn} == {"anton:", "berta:"}
     assert len({strip for _, strip in drawn}) == len(drawn)  # none of them twice
-    assert sum(len(line) == 64 for line in told) == 32
-    assert told[-1].startswith("lost with the other node, and drawn again: strip-")
+    assert sum(len(line) == 64 for line in lines) == 32
+    assert lines[-1].startswith("lost with the other node, and drawn again: strip-")
 
 
 BARE = """

@@ -106,9 +106,9 @@ async def test_leaving_with_subscribers_stops_no_loop_where_the_journal_is_slow(
             assert (slow.asked > 0, slow.stood_still) == (True, False)
             patch.undo()
             for events, job in zip(streams, jobs, strict=True):
-                told = [event.entity_id async for event in events]
-                assert told[0] == job.id
-                assert any(name.endswith("/x") for name in told)
+                rows = [event.entity_id async for event in events]
+                assert rows[0] == job.id
+                assert any(name.endswith("/x") for name in rows)
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.05])

@@ -140,8 +140,8 @@ def silent(count: int) -> Workstream:
 async def test_a_limit_that_is_said_on_one_node_only_holds_over_both_and_is_shown_by_both(
     postgres: str, who: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = {"cc": Tool(max_parallel=LIMIT)}
-    async with node(postgres, "a", said if who == "runtime" else None) as a, node(postgres, "b") as b:
+    tools = {"cc": Tool(max_parallel=LIMIT)}
+    async with node(postgres, "a", tools if who == "runtime" else None) as a, node(postgres, "b") as b:
         stream = work(60) if who == "workstream" else silent(60)
         users.held = True
         jobs = [await a.submit(stream, id="a-1"), await b.submit(silent(60), id="b-1")]

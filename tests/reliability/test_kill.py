@@ -49,7 +49,7 @@ def test_killed_at_random_instants_nothing_is_lost_and_nothing_runs_again(tmp_pa
     drawn = random.Random(seed)
     with Forks(tmp_path) as forks:
         for number in range(60):
-            known = completed(tmp_path)
+            completed_before = completed(tmp_path)
             before = len(lines(tmp_path))
             victim = forks.start(VICTIM, tmp_path)
             opened = time.monotonic()
@@ -61,7 +61,7 @@ def test_killed_at_random_instants_nothing_is_lost_and_nothing_runs_again(tmp_pa
                 victim.wait(drawn.random() * 0.25 if number < 59 else 240)
             victim.kill()
             code = victim.wait(600)
-            again = {line.split()[0] for line in lines(tmp_path)[before:] if line.endswith("start")} & known
+            again = {line.split()[0] for line in lines(tmp_path)[before:] if line.endswith("start")} & completed_before
             assert not again, f"run again although their results were journaled: {again}"
             if code == 0:
                 break

@@ -466,12 +466,22 @@ async def test_cancelling_a_job_stops_its_bodies(open_runtime: Callable[..., Run
         for handle in (job, await runtime.job(job.id)):
             with pytest.raises(InvalidTransitionError) as refused:
                 await handle.cancel()
-            told = refused.value
-            assert (told.machine, told.state, told.event, told.allowed) == ("job", "cancelled", "cancel", frozenset())
+            refusal = refused.value
+            assert (refusal.machine, refusal.state, refusal.event, refusal.allowed) == (
+                "job",
+                "cancelled",
+                "cancel",
+                frozenset(),
+            )
             with pytest.raises(InvalidTransitionError) as refused:
                 await handle.task("next").cancel()
-            told = refused.value
-            assert (told.machine, told.state, told.event, told.allowed) == ("task", "cancelled", "cancel", frozenset())
+            refusal = refused.value
+            assert (refusal.machine, refusal.state, refusal.event, refusal.allowed) == (
+                "task",
+                "cancelled",
+                "cancel",
+                frozenset(),
+            )
     assert outcome.state == "cancelled"
     assert {name: str(task.state) for name, task in outcome.tasks.items()} == {"long": "cancelled", "next": "cancelled"}
     assert seen == ["long started", "long stopped"]
@@ -659,10 +669,10 @@ async def test_a_slow_reader_is_told_what_it_missed(open_runtime: Callable[..., 
         events = runtime.events(size=3)
         await (await runtime.submit(Workstream("w", tasks=[Task("a", run=one)]))).wait()
         events.close()
-        told = [event async for event in events]
-    assert isinstance(told[0], Dropped)
-    assert told[0].count > 0
-    assert len(told) == 4
+        rows = [event async for event in events]
+    assert isinstance(rows[0], Dropped)
+    assert rows[0].count > 0
+    assert len(rows) == 4
 
 
 async def test_transitions_go_to_a_configured_structlog(open_runtime: Callable[..., Runtime]) -> None:

@@ -44,8 +44,8 @@ def idle(stage: KernelHarness) -> bool:
 def test_who_paused_and_resumed_it_and_why_is_journaled() -> None:
     stage = paused()
     resume(stage)
-    told = [(t.event, t.reason, t.metadata) for t in stage.kept.transitions if t.event in {"pause", "resume"}]
-    assert told == [("pause", "asked to", {"by": "ana"}), ("resume", "go on", None)]
+    rows = [(t.event, t.reason, t.metadata) for t in stage.kept.transitions if t.event in {"pause", "resume"}]
+    assert rows == [("pause", "asked to", {"by": "ana"}), ("resume", "go on", None)]
     assert stage.stream.state == "executing"
 
 

@@ -322,8 +322,8 @@ def test_a_job_that_cannot_be_made_again_takes_no_other_with_it() -> None:
     here.advance(0)
     assert (here.state("good"), here.state("bad")) == ("completed", "running")
     assert "bad" not in here.kernel.jobs
-    told = [notice for notice in here.notices if notice.event == "not_taken_over"]
-    assert [(one.severity, one.entity_id) for one in told] == [("error", "bad")]
+    notices = [notice for notice in here.notices if notice.event == "not_taken_over"]
+    assert [(one.severity, one.entity_id) for one in notices] == [("error", "bad")]
     assert here.kernel.entities.keys().isdisjoint(t.key for t in here.kept.records.values() if t.key == bad.key)
 
 

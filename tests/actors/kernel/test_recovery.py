@@ -414,14 +414,14 @@ def test_killed_after_every_turn(
     begun = next(n for n, turn in enumerate(whole.kept.turns) if any(t.kind == "job" for t in turn.transitions))
     for cut in range(begun + 1, len(whole.kept.turns) + 1):
         for again in (False, True):
-            known = done(whole.kept.first(cut))
+            completed = done(whole.kept.first(cut))
             after = whole.after_crash(cut)
             if again:  # and killed once more, at once
-                known = done(after.kept)
+                completed = done(after.kept)
                 after = after.after_crash()
             go_on(after)
             after.advance(2000)
-            assert [entity for kind, entity, _ in after.started if kind == "body" and entity in known] == []
+            assert [entity for kind, entity, _ in after.started if kind == "body" and entity in completed] == []
             assert settled(after) == settled(whole)
             check_consistent(after)
 

@@ -167,9 +167,9 @@ def test_who_skips_or_cancels_a_task_is_told_by_it_or_by_what_the_task_is_in(nam
     stage.settle()
     assert stage.over == ["job"]
     assert clean(stage) == []
-    told = [row for row in stage.kept.transitions if "emil" in repr(row.metadata)]
-    assert len(told) == 1
-    assert "why so" in repr((told[0].reason, told[0].metadata))
+    rows = [row for row in stage.kept.transitions if "emil" in repr(row.metadata)]
+    assert len(rows) == 1
+    assert "why so" in repr((rows[0].reason, rows[0].metadata))
 
 
 @by_each
@@ -259,8 +259,8 @@ def test_a_worker_of_fleet_is_started_before_it_has_a_task_and_can_then_be_pause
     assert isinstance(stage.command(worker, PauseWorker("too early")), InvalidTransitionError)
     assert stage.command(worker, BeginWork("at once", "ana")) is None
     assert (worker.record.state, worker.record.shown) == ("idle", "RUNNING")
-    told = stage.kept.transitions[-1]
-    assert (told.event, told.from_state, told.to_state, told.reason, told.metadata) == (
+    row = stage.kept.transitions[-1]
+    assert (row.event, row.from_state, row.to_state, row.reason, row.metadata) == (
         "start_task", "IDLE", "RUNNING", "at once", {"by": "ana"},
     )  # fmt: skip
     assert isinstance(stage.command(worker, BeginWork("again")), InvalidTransitionError)
@@ -372,8 +372,8 @@ def test_a_guarded_task_whose_check_is_not_met_parks_as_after_a_permanent_error(
     stage = staged("guarded")
     stage.scripts["a.check"] = lambda call, entity: {"value": False}
     stage.submit(flow(task("a", checks=[Check(run="m:c")])))
-    told = [as_event(row).to_state for row in stage.kept.transitions if row.kind == "task"]
-    assert told == ["PENDING", "IN_PROGRESS", "VALIDATING", "FAILED", "CIRCUIT_OPEN"]
+    rows = [as_event(row).to_state for row in stage.kept.transitions if row.kind == "task"]
+    assert rows == ["PENDING", "IN_PROGRESS", "VALIDATING", "FAILED", "CIRCUIT_OPEN"]
     assert stage.task("a").parked == "exhausted"
     assert clean(stage) == []
 
@@ -405,8 +405,8 @@ def test_a_task_that_its_lifecycle_cannot_end_rests_where_it_is_and_that_is_told
     stage.settle()
     assert (stage.task("two").state, stage.task("two").shown) == ("cancelled", "pending")
     assert stage.steps("two") == ["pending"]
-    told = [notice for notice in stage.notices if notice.event == "rests"]
-    assert [notice.facts for notice in told] == [{"state": "pending", "phase": "cancelled"}]
+    notices = [notice for notice in stage.notices if notice.event == "rests"]
+    assert [notice.facts for notice in notices] == [{"state": "pending", "phase": "cancelled"}]
     assert clean(stage) == []
 
 
@@ -682,10 +682,10 @@ def test_each_end_in_a_workstream_of_the_runtimes_own_is_told_by_a_row(
     record = stage.task("x")
     assert stage.kept.of(JobRecord)[0].finished_at is not None
     own = [row for row in stage.kept.transitions[before:] if row.entity_id == "job@1/x"]
-    told = told_of(stage, "job@1/x")
-    assert len(told) == (not own), (own, told)
-    if told:
-        assert told[0]["ended_as"] == record.state
+    decisions = told_of(stage, "job@1/x")
+    assert len(decisions) == (not own), (own, decisions)
+    if decisions:
+        assert decisions[0]["ended_as"] == record.state
     rows = stage.kept.transitions[before:]
     assert "emil" in repr([row.metadata for row in rows])
     assert "why so" in repr([(row.reason, row.metadata) for row in rows])
@@ -698,9 +698,9 @@ def test_an_end_that_nobody_asked_for_is_told_by_a_row_as_well(name: str) -> Non
     stage.cancel(stage.kernel.jobs["job"], force=True)
     stage.settle()
     own = [row for row in stage.kept.transitions if row.entity_id == "job@1/x" and row.event != "create"]
-    told = told_of(stage, "job@1/x")
-    assert len(told) == (not own)
-    assert [(one["ended_as"], "by" in one) for one in told] == [("cancelled", False)] * len(told)
+    decisions = told_of(stage, "job@1/x")
+    assert len(decisions) == (not own)
+    assert [(one["ended_as"], "by" in one) for one in decisions] == [("cancelled", False)] * len(decisions)
     assert stage.audit() == []
 
 
@@ -744,10 +744,10 @@ def test_of_very_many_decisions_that_no_row_tells_the_oldest_are_counted() -> No
     stage = stage.after_crash()  # the count is in the record
     stage.cancel(stage.kernel.jobs["job"], force=True)
     stage.settle()
-    told = [row.metadata or {} for row in stage.kept.transitions if "decided" in (row.metadata or {})]
-    assert [(len(one["decided"]), one.get("decided_more", 0)) for one in told] == [(100, 50), (1, 0)]
-    assert {one["by"] for one in told[0]["decided"]} == {"emil"}
-    assert told[0]["decided"][-1]["entity_id"] == "job@1/later-149"
+    rows = [row.metadata or {} for row in stage.kept.transitions if "decided" in (row.metadata or {})]
+    assert [(len(one["decided"]), one.get("decided_more", 0)) for one in rows] == [(100, 50), (1, 0)]
+    assert {one["by"] for one in rows[0]["decided"]} == {"emil"}
+    assert rows[0]["decided"][-1]["entity_id"] == "job@1/later-149"
 
 
 def _without(*rows: T, states: tuple[State, ...] | None = None, machine: Machine = REVIEWED) -> Lifecycle:

@@ -54,9 +54,9 @@ def found(*tasks: Any, **settings: Any) -> dict[str, str]:
 
 def one(field: str, **settings: Any) -> str:
     settings.setdefault("command", ["true"])
-    told = found(Task("a", **settings))
-    assert list(told) == [f"tasks[0].{field}" if field else "tasks[0]"], told
-    return next(iter(told.values()))
+    problems = found(Task("a", **settings))
+    assert list(problems) == [f"tasks[0].{field}" if field else "tasks[0]"], problems
+    return next(iter(problems.values()))
 
 
 def test_a_good_specification_has_no_findings() -> None:
@@ -107,32 +107,34 @@ def test_names_that_can(name: str) -> None:
 
 @pytest.mark.parametrize(("first", "second"), [("a", "a"), ("Build", "bUILD"), ("ü", "u\u0308"), ("straße", "STRASSE")])
 def test_doubled_names(first: str, second: str) -> None:
-    told = found(Task(first, command=["true"]), Task(second, command=["true"]))
-    assert list(told) == ["tasks[1].name"]
+    problems = found(Task(first, command=["true"]), Task(second, command=["true"]))
+    assert list(problems) == ["tasks[1].name"]
     tools = findings(Workstream("w", tools={first: Tool(), second + "x": Tool(), first + "X": Tool()}))
     assert len(tools) == 1
 
 
 def test_dependencies_that_are_unknown_doubled_or_contradictory() -> None:
-    told = found(
+    problems = found(
         Task("build", command=["true"]),
         Task("a", command=["true"], depends_on=["biuld", "a", "build", "build"], after=["build", "Build"]),
     )
-    assert "did you mean 'build'?" in told["tasks[1].depends_on[0]"]
-    assert "waits for itself" in told["tasks[1].depends_on[1]"]
-    assert "twice" in told["tasks[1].depends_on[3]"]
-    assert "both depends_on and after" in told["tasks[1].after[0]"]
-    assert "did you mean 'build'?" in told["tasks[1].after[1]"]
+    assert "did you mean 'build'?" in problems["tasks[1].depends_on[0]"]
+    assert "waits for itself" in problems["tasks[1].depends_on[1]"]
+    assert "twice" in problems["tasks[1].depends_on[3]"]
+    assert "both depends_on and after" in problems["tasks[1].after[0]"]
+    assert "did you mean 'build'?" in problems["tasks[1].after[1]"]
 
 
 def test_every_knot_is_told_with_a_cycle() -> None:
     def task(name: str, *needs: str) -> Task:
         return Task(name, command=["true"], depends_on=list(needs[:1]), after=list(needs[1:]))
 
-    told = found(task("x"), task("a", "b", "x"), task("b", "c"), task("c", "a", "b"), task("d", "e"), task("e", "d"))
-    assert len(told) == 2
-    assert "a -> b -> c -> a" in told["tasks[1]"]
-    assert "d -> e -> d" in told["tasks[4]"]
+    problems = found(
+        task("x"), task("a", "b", "x"), task("b", "c"), task("c", "a", "b"), task("d", "e"), task("e", "d")
+    )
+    assert len(problems) == 2
+    assert "a -> b -> c -> a" in problems["tasks[1]"]
+    assert "d -> e -> d" in problems["tasks[4]"]
     assert len(found(task("tail", "p"), task("p", "q"), task("q", "p"))) == 1
 
 
@@ -141,11 +143,11 @@ def test_a_chain_and_a_cycle_of_ten_thousand_need_no_recursion_and_little_time()
     before = time.process_time()
     assert not found(*chain)
     chain[0] = Task("t0", command=["true"], depends_on=["t9999"])
-    told = found(*chain)
+    problems = found(*chain)
     assert time.process_time() - before < 5  # 0.2 s; a quadratic one takes minutes
-    assert list(told) == ["tasks[0]"]
-    assert "t0 -> t9999" in told["tasks[0]"]
-    assert "9,980 more" in told["tasks[0]"]
+    assert list(problems) == ["tasks[0]"]
+    assert "t0 -> t9999" in problems["tasks[0]"]
+    assert "9,980 more" in problems["tasks[0]"]
 
 
 def test_names_of_headers_are_checked() -> None:
@@ -248,7 +250,7 @@ def test_one_mistake_gives_one_finding(field: str, given: dict[str, Any], words:
 
 
 def test_mistakes_outside_of_tasks() -> None:
-    told = found(
+    problems = found(
         max_parallel=0,
         worker_count=11,
         retry=Retry(max_attempts=0),
@@ -259,7 +261,7 @@ def test_mistakes_outside_of_tasks() -> None:
         defaults=Defaults(timeout=0, recovery_timeout=-1, retry=Retry(jitter=-1)),
         tools={"t": Tool(max_parallel=0, breaker=Breaker(failure_threshold=0, success_threshold=0, cooldown="1y"))},
     )
-    assert set(told) == {
+    assert set(problems) == {
         "max_parallel",
         "worker_count",
         "retry.max_attempts",
@@ -278,12 +280,12 @@ def test_mistakes_outside_of_tasks() -> None:
 
 
 def test_a_wrong_type_hides_no_other_mistake() -> None:
-    told = found(
+    problems = found(
         Task("a", command=["true"], priority="x", timeout="y", depends_on=["b"]),  # type: ignore[arg-type]
         "no task",
         Task(5, command=None),  # type: ignore[arg-type]
     )
-    assert set(told) == {
+    assert set(problems) == {
         "tasks[0].priority",
         "tasks[0].timeout",
         "tasks[0].depends_on[0]",
@@ -317,14 +319,14 @@ def test_bodies_are_looked_up_when_a_resolver_is_given() -> None:
 
 
 def test_workers() -> None:
-    told = worker_findings(
+    problems = worker_findings(
         [
             Worker("a", engine="loop"),
             Worker("A", engine="loop", capacity=0),
             Worker("b", engine="x", capabilities=[""]),
         ]  # type: ignore[arg-type]
     )
-    assert {f.where for f in told} == {
+    assert {f.where for f in problems} == {
         "workers[1].name",
         "workers[1].capacity",
         "workers[2].engine",
@@ -340,22 +342,22 @@ def test_workers_with_processes() -> None:
         ("pool-2", 1, 10),
     ]
     assert Worker("one", engine="process").each() == [Worker("one", engine="process")]
-    told = worker_findings(
+    problems = worker_findings(
         [pool, Worker("POOL-2", engine="loop", recycle_after=1), Worker("x", engine="process", recycle_after=0)]
     )
-    assert {f.where for f in told} == {"workers[1].recycle_after", "workers[2].recycle_after", "workers[0].name"}
+    assert {f.where for f in problems} == {"workers[1].recycle_after", "workers[2].recycle_after", "workers[0].name"}
 
 
 def test_what_people_say_of_jobs_and_workers_is_bounded_and_json() -> None:
     tasks = [Task("a", run="m:f")]
     assert findings(Workstream("w", description="x" * 10_000, tasks=tasks)) == []
-    (told,) = findings(Workstream("w", description="x" * 10_001, tasks=tasks))
-    assert (told.where, "10,001 characters" in told.message) == ("description", True)
+    (problem,) = findings(Workstream("w", description="x" * 10_001, tasks=tasks))
+    assert (problem.where, "10,001 characters" in problem.message) == ("description", True)
     kept: dict[str, Any] = {"owner": "ops", "racks": [1, None, {"a": 0.5}]}
     assert worker_findings([Worker("w", engine="loop", metadata=kept)]) == []
     for wrong in ({"x": {1, 2}}, {"x": float("nan")}, {"x": "y" * 20_000}):
-        (told,) = worker_findings([Worker("w", engine="loop", metadata=cast("Any", wrong))])
-        assert told.where.startswith("workers[0].metadata"), wrong
+        (problem,) = worker_findings([Worker("w", engine="loop", metadata=cast("Any", wrong))])
+        assert problem.where.startswith("workers[0].metadata"), wrong
 
 
 def test_the_error_lists_all_with_advice() -> None:
@@ -468,9 +470,9 @@ def test_what_is_wrong_with_a_wait_is_told(wait: Any, told: str) -> None:
 
 
 def test_a_wait_that_the_deadline_does_not_let_end_is_a_contradiction() -> None:
-    told = found(Task("a", run=plain, wait="3h"), Task("b", run=plain, wait="1h"), wait="2h", deadline="2h")
-    assert list(told) == ["wait", "tasks[0].wait"]
-    assert "the wait ends after the deadline (2h)" in told["wait"]
+    problems = found(Task("a", run=plain, wait="3h"), Task("b", run=plain, wait="1h"), wait="2h", deadline="2h")
+    assert list(problems) == ["wait", "tasks[0].wait"]
+    assert "the wait ends after the deadline (2h)" in problems["wait"]
 
 
 def ignores(name: str) -> dict[str, str]:

@@ -149,14 +149,14 @@ def test_the_deadline_of_all_hooks_ends_it_and_says_what_was_left() -> None:
     assert stage.task("a").state == "cancelling"
     stage.advance(0.1)
     record = stage.task("a")
-    said = "the time for its cancel hooks was over: `second --all` was abandoned, `m:third` never ran"
-    assert (record.state, record.reason) == ("cancelled", f"asked to; {said}")
+    text = "the time for its cancel hooks was over: `second --all` was abandoned, `m:third` never ran"
+    assert (record.state, record.reason) == ("cancelled", f"asked to; {text}")
     assert stage.kept.transitions[-1].entity_id == "job"
     (forced,) = [t for t in stage.kept.transitions if t.event == "cancel_force"]
     assert forced.entity_id == "job@1/a"
     assert stage.stops[-1] == (token, True)
     (notice,) = stage.notices
-    assert (notice.event, notice.severity, notice.text) == ("hooks_abandoned", "warning", f"job@1/a: {said}")
+    assert (notice.event, notice.severity, notice.text) == ("hooks_abandoned", "warning", f"job@1/a: {text}")
     assert notice.facts == {"abandoned": ["second --all"], "never_ran": ["m:third"]}
     assert hooks_of(stage) == [0, 1]
     assert idle(stage)
@@ -204,8 +204,8 @@ def test_force_kills_the_hook_that_runs_and_runs_no_other() -> None:
     stage = hooking(None, {}, {})
     token = the_hook(stage)
     assert stage.cancel(stage.actor("a"), force=True) is None
-    said = "it was forced: `m:first` was abandoned, `second --all`, `m:third` never ran"
-    assert (stage.task("a").state, stage.task("a").reason) == ("cancelled", f"asked to; {said}")
+    text = "it was forced: `m:first` was abandoned, `second --all`, `m:third` never ran"
+    assert (stage.task("a").state, stage.task("a").reason) == ("cancelled", f"asked to; {text}")
     assert stage.stops[-1] == (token, True)
     assert hooks_of(stage) == [0]
     assert idle(stage)

@@ -476,8 +476,8 @@ def test_a_held_workstream_recovers_and_expires_while_it_is_down() -> None:
 def test_a_decision_that_is_not_taken_says_what_was_decided_and_what_to_do() -> None:
     stage = held()
     stage.advance(72 * HOUR)
-    told = str(refusal(TASK, stage.task("deploy"), "approve"))
-    assert told == (
+    text = str(refusal(TASK, stage.task("deploy"), "approve"))
+    assert text == (
         "task: 'approve' was refused in state 'cancelled': job@1/deploy expired. The next run asks again: `retry`."
         f" (decided {iso(stage.time)})"
     )
@@ -487,8 +487,8 @@ def test_a_decision_that_is_not_taken_says_what_was_decided_and_what_to_do() -> 
     assert f"(decided {iso(until)})" in str(refusal(TASK, late.task("deploy"), "approve"))  # and not at that start
     stage = held()
     assert say(stage, Reject("ben", "not today")) is None
-    told = str(refusal(TASK, stage.task("deploy"), "approve"))
-    assert ": job@1/deploy was rejected by ben (not today). The next run asks again: `retry`. (decided " in told
+    text = str(refusal(TASK, stage.task("deploy"), "approve"))
+    assert ": job@1/deploy was rejected by ben (not today). The next run asks again: `retry`. (decided " in text
     stage = held(Approval(people=2))
     assert say(stage, Approve("ana")) is None
     assert ". It is held until the others have approved. (decided " in str(say(stage, Approve("ana")))

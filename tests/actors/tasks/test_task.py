@@ -69,8 +69,8 @@ def test_backoff_doubles_up_to_its_limit_and_the_due_times_are_journaled() -> No
     stage.advance(5)
     assert stage.task("a").state == "failed"
     assert stage.task("a").failed_attempts == 4
-    told = [t.metadata["retry_at"] for t in stage.kept.transitions if t.to_state == "retrying" and t.metadata]
-    assert told == ["1970-01-12T13:46:42.000Z", "1970-01-12T13:46:46.000Z", "1970-01-12T13:46:51.000Z"]
+    rows = [t.metadata["retry_at"] for t in stage.kept.transitions if t.to_state == "retrying" and t.metadata]
+    assert rows == ["1970-01-12T13:46:42.000Z", "1970-01-12T13:46:46.000Z", "1970-01-12T13:46:51.000Z"]
     assert [a.end for a in stage.attempts("a")] == ["failed"] * 4
 
 

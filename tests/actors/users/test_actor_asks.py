@@ -513,9 +513,9 @@ async def test_a_stop_lets_the_message_in_hand_end_and_what_takes_too_long_is_ab
             assert not quick.stopped
             gate.opened.set()
         assert quick.stopped
-        (told,) = bench.trouble
-        assert (told.event, told.severity, told.actor) == ("actor_abandoned", "critical", "slow")
-        assert "3 s" in told.text
+        (notice,) = bench.trouble
+        assert (notice.event, notice.severity, notice.actor) == ("actor_abandoned", "critical", "slow")
+        assert "3 s" in notice.text
         assert bench.reasons() == ["abandoned"]
 
 

@@ -133,8 +133,8 @@ def test_one_that_leaves_and_is_permanent_is_built_anew_for_information_only() -
     ref = bench.spawn(lambda: Script(bench), name="p", restart="permanent")
     ref.tell(lambda actor, ctx: ctx.stop())
     bench.after(0)
-    (told,) = bench.trouble
-    assert (told.event, told.severity, told.error) == ("actor_restarted", "info", None)
+    (notice,) = bench.trouble
+    assert (notice.event, notice.severity, notice.error) == ("actor_restarted", "info", None)
 
 
 # -- signatures --------------------------------------------------------------------------------------------------------
@@ -317,10 +317,10 @@ def test_one_that_recovered_and_ended_by_itself_failed_by_nothing() -> None:
 
 
 async def test_who_asks_is_told_why_no_answer_comes(anyio_backend_name: str) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
     quick = Supervision(intensity=2, backoff_min=0.01, backoff_max=0.01)
     runtime = Runtime(supervision=quick)
-    runtime.on_trouble = told.append
+    runtime.on_trouble = notices.append
     with anyio.fail_after(300):
         async with runtime:
             reader = runtime.spawn(Reader, name="reader")
@@ -373,9 +373,9 @@ def test_so_many_failures_are_kept_and_no_more() -> None:
 
 
 async def test_it_is_a_notice_an_event_and_a_number(anyio_backend_name: str) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
     runtime = Runtime(supervision=Supervision(intensity=1, backoff_min=0, backoff_max=0))
-    runtime.on_trouble = told.append
+    runtime.on_trouble = notices.append
     with anyio.fail_after(300):
         async with runtime:
             events = runtime.events(kind="actor")
@@ -397,9 +397,9 @@ async def test_it_is_a_notice_an_event_and_a_number(anyio_backend_name: str) -> 
             metrics = runtime.metrics()
             events.close()
             seen = [event async for event in events]
-    assert seen == told
-    assert [notice.event for notice in told] == ["actor_failed", "actor_restarted", "actor_failed", "actor_stopped"]
-    first = told[0]
+    assert seen == notices
+    assert [notice.event for notice in notices] == ["actor_failed", "actor_restarted", "actor_failed", "actor_stopped"]
+    first = notices[0]
     assert (first.kind, first.entity_id, first.severity) == ("actor", "scale", "error")
     assert (first.facts["actor"], first.facts["message"]) == ("scale", "str")
     assert 'raise OSError("the scale is broken")' in first.facts["traceback"]
@@ -415,8 +415,8 @@ async def test_where_nothing_is_configured_it_is_on_standard_error_with_its_trac
             scale = runtime.spawn(Scale, name="scale")
             scale.tell("break")
             assert await scale.ask("weigh") == "weigh"
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "callboard: actor_failed: actor scale failed on a message of type str: OSError: the scale is" in told.err
-    assert "callboard: actor_restarted: actor scale was built anew" in told.err
-    assert told.err.count('raise OSError("the scale is broken")') == 1  # and not a second time with its consequence
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "callboard: actor_failed: actor scale failed on a message of type str: OSError: the scale is" in output.err
+    assert "callboard: actor_restarted: actor scale was built anew" in output.err
+    assert output.err.count('raise OSError("the scale is broken")') == 1  # and not a second time with its consequence

@@ -350,10 +350,10 @@ def test_what_cannot_be_told_of_dead_letters_is_refused(subscriber: Any) -> None
 
 @pytest.mark.anyio
 async def test_a_runtime_s_dead_letters_are_counted_kept_and_told(anyio_backend_name: str) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
     seen: list[DeadLetter] = []
     runtime = Runtime()
-    runtime.on_trouble = told.append
+    runtime.on_trouble = notices.append
 
     def bad(letter: DeadLetter) -> None:
         raise ZeroDivisionError(letter.message)
@@ -367,14 +367,14 @@ async def test_a_runtime_s_dead_letters_are_counted_kept_and_told(anyio_backend_
             while not ref.stopped:
                 await anyio.lowlevel.checkpoint()
             assert not ref.tell("hello")
-            while not told:
+            while not notices:
                 await anyio.lowlevel.checkpoint()
             metrics = runtime.metrics()
     (letter,) = runtime.dead_letters.newest()
     assert (letter.recipient, letter.message, letter.reason) == ("a", "hello", "stopped")
     assert seen == [letter]
     assert (runtime.dead_letters.count, metrics.dead_letters) == (1, {"stopped": 1})
-    (notice,) = told
+    (notice,) = notices
     assert (notice.event, notice.severity) == ("subscriber_failed", "error")
     assert "ZeroDivisionError: hello" in notice.text
     assert "in bad" in notice.facts["traceback"]

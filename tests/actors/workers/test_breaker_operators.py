@@ -49,8 +49,8 @@ def test_a_reset_lets_all_go_on_at_once_and_says_who_and_why() -> None:
     assert stage.command(breaker(stage), RESET) is None
     assert (stage.breaker.state, stage.breaker.failures, stage.breaker.due_at) == ("closed", 0, None)
     assert stage.state() == "completed"
-    told = next(t for t in stage.kept.transitions if t.kind == "breaker" and t.event == "reset")
-    assert (told.reason, told.metadata) == ("it was mended", {"by": "ana"})
+    row = next(t for t in stage.kept.transitions if t.kind == "breaker" and t.event == "reset")
+    assert (row.reason, row.metadata) == ("it was mended", {"by": "ana"})
     stage.advance(1000)  # no cooldown is left
     assert stage.breaker.state == "closed"
     assert stage.audit() == []
@@ -176,8 +176,8 @@ def test_an_exhausted_task_gets_one_more_attempt_by_itself_and_then_one_by_each_
     assert stage.command(stage.actor("a"), ResetTask("try it again", "ana")) is None
     record = stage.task("a")
     assert (record.state, record.attempt, record.granted, record.failed_attempts) == ("circuit_open", 3, 2, 3)
-    told = next(t for t in stage.kept.transitions if t.event == "reset")
-    assert (told.reason, told.metadata) == ("try it again", {"granted": 2, "by": "ana"})
+    row = next(t for t in stage.kept.transitions if t.event == "reset")
+    assert (row.reason, row.metadata) == ("try it again", {"granted": 2, "by": "ana"})
     stage.advance(10_000)
     assert stage.task("a").attempt == 3
     stage.scripts.clear()

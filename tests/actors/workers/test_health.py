@@ -89,9 +89,9 @@ def test_one_that_never_gets_ready_is_given_up_and_what_waits_for_it_is_told() -
     stage.submit(flow(body("a")))
     stage.advance(3600)
     assert (stage.worker("p").record.run, stage.worker("p").record.state) == (6, "failed")
-    told = [notice for notice in stage.notices if notice.event == "worker_given_up"]
-    assert [notice.severity for notice in told] == ["critical"]
-    assert "was not ready after 5 further starts" in told[0].text
+    notices = [notice for notice in stage.notices if notice.event == "worker_given_up"]
+    assert [notice.severity for notice in notices] == ["critical"]
+    assert "was not ready after 5 further starts" in notices[0].text
     assert stage.state() == "failed"  # no worker had come in the 10 minutes of its wait
     assert stage.task("a").error_type == "unroutable_timeout"
     assert stage.audit() == []
@@ -446,8 +446,8 @@ def test_the_dead_are_replaced_with_growing_delay_and_then_given_up() -> None:
     assert [stage.task(name).routable for name in "ab"] == [False, False]  # at once
     stage.advance(1000)
     assert (stage.worker("p").record.run, stage.worker("p").record.state) == (4, "failed")
-    told = [notice for notice in stage.notices if notice.event == "worker_given_up"]
-    assert [notice.severity for notice in told] == ["critical"]
+    notices = [notice for notice in stage.notices if notice.event == "worker_given_up"]
+    assert [notice.severity for notice in notices] == ["critical"]
     assert stage.states() == {"a": "failed", "b": "failed"}
     assert stage.task("b").error_type == "unroutable_timeout"
     assert stage.audit() == []

@@ -33,18 +33,18 @@ class Steps(KernelHarness):
         """Let a step of a task's body ask for a tool. Returns whether it "waits" or "has" it, or the refusal."""
         label = name if number == 1 else f"{name}{number}"
         step = StepRecord(key=0, flow=0, task=0, task_id="", name=name, number=number, began_at=self.time, tries=0)
-        told: list[str] = []
+        answers: list[str] = []
 
         def answered(row: StepRecord | None, error: Exception | None) -> None:
-            told.append(type(error).__name__ if row is None else row.tool_use or "has")
-            if told == ["has"]:
+            answers.append(type(error).__name__ if row is None else row.tool_use or "has")
+            if answers == ["has"]:
                 self.has.append(label)
 
         def got(_: object, __: object) -> None:
             self.has.append(label)
 
         self.send(UseTool(token or self.token(name), number, tool, step, Reply(answered), Reply(got)))
-        return told[0]
+        return answers[0]
 
     def leave(self, name: str, number: int = 1, status: str = "ok", **more: Any) -> None:
         """Let a step of a task's body leave its tool."""

@@ -28,12 +28,12 @@ def test_it_runs_at_most_its_capacity_and_every_slot_is_a_transition() -> None:
         stage.end(stage.token(name))
     stage.settle()
     assert stage.path("w#1") == ["initializing", "idle", "busy", "busy", "busy", "busy", "busy", "idle"]
-    told = [
+    rows = [
         (t.event, t.metadata["assigned"])
         for t in stage.kept.transitions
         if t.entity_id == "w#1" and t.metadata and "assigned" in t.metadata
     ]
-    assert told == [("assign", 1), ("assign", 2), ("release", 1), ("assign", 2), ("release", 1), ("release", 0)]
+    assert rows == [("assign", 1), ("assign", 2), ("release", 1), ("assign", 2), ("release", 1), ("release", 0)]
     assert stage.audit() == []
 
 

@@ -96,15 +96,15 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=0, help="so many seeds of each kind")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--hours", type=float, default=0.0, help="so long, with seeds that nobody has run")
-    said = parser.parse_args()
-    if said.seed is not None:
-        return one(said.kind, said.seed, small=said.smaller, on_all=said.whole)
-    kinds = [said.kind] if said.kind else list(KINDS)
-    if said.hours:
-        first = said.first or int(time.time()) // 86_400 * 1_000_000
-        return many(kinds, range(first, first + 1_000_000), time.monotonic() + said.hours * 3600)
-    seeds = range(said.first, said.first + (said.seeds or 100))
-    return many(said.kinds.split() or kinds, seeds, None, first_only=said.stop)
+    options = parser.parse_args()
+    if options.seed is not None:
+        return one(options.kind, options.seed, small=options.smaller, on_all=options.whole)
+    kinds = [options.kind] if options.kind else list(KINDS)
+    if options.hours:
+        first = options.first or int(time.time()) // 86_400 * 1_000_000
+        return many(kinds, range(first, first + 1_000_000), time.monotonic() + options.hours * 3600)
+    seeds = range(options.first, options.first + (options.seeds or 100))
+    return many(options.kinds.split() or kinds, seeds, None, first_only=options.stop)
 
 
 if __name__ == "__main__":

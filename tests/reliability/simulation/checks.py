@@ -43,8 +43,8 @@ def books(world: World) -> None:
         reserved = any(job.record.worker_count for job in kernel.jobs.values())
         used = held if reserved else worker.used  # it counts the slots that jobs reserve, too
         if not used == worker.record.assigned == held:
-            told = f"it counts {worker.used}, its record {worker.record.assigned}, and {held} slots are held"
-            wrong("books", f"worker {worker.record.id}: {told}")
+            text = f"it counts {worker.used}, its record {worker.record.assigned}, and {held} slots are held"
+            wrong("books", f"worker {worker.record.id}: {text}")
     armed, fired = _armed(world)
     for entity in kernel.entities.values():
         record: Any = entity.record
@@ -164,8 +164,8 @@ def _attempts(world: World, task: TaskRecord) -> None:
     if ends[None] or ends["none"]:
         wrong("miscounted", f"{name} has claims without an end: {[(row.attempt, row.end) for row in rows]}")
     if (ends["failed"], ends["lost"]) != (task.failed_attempts, task.lost_attempts):
-        told = f"{task.failed_attempts} failed and {task.lost_attempts} lost"
-        wrong("miscounted", f"{name} counts {told}; its rows are {[row.end for row in rows]}")
+        text = f"{task.failed_attempts} failed and {task.lost_attempts} lost"
+        wrong("miscounted", f"{name} counts {text}; its rows are {[row.end for row in rows]}")
     if task.failed_attempts > task.max_attempts + task.granted or task.lost_attempts > task.max_losses + task.granted:
         wrong("miscounted", f"{name} failed {task.failed_attempts} and lost {task.lost_attempts} times: {task.allowed}")
     if world.ledger.bodies[task.key] > len(rows):

@@ -212,8 +212,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=10_000, help="living ones of each node")
     parser.add_argument("--rate", type=float, default=5_000.0, help="statements a second that the database does")
     parser.add_argument("--lease", type=float, default=LEASE)
-    said = parser.parse_args()
-    print(table(said.nodes, said.jobs, said.rate, said.lease))
+    options = parser.parse_args()
+    print(table(options.nodes, options.jobs, options.rate, options.lease))
     return 0
 
 

@@ -361,22 +361,22 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--hours", type=float, default=0.0, help="so long")
     parser.add_argument("--stop", action="store_true", help="at the first finding")
-    said = parser.parse_args()
-    if said.seed is not None:
-        return show(said.seed)
-    taken, found, began, seed = Counter[str](), 0, time.process_time(), said.first
-    until = time.monotonic() + said.hours * 3600
-    while seed < said.first + said.seeds or time.monotonic() < until:
+    options = parser.parse_args()
+    if options.seed is not None:
+        return show(options.seed)
+    taken, found, began, seed = Counter[str](), 0, time.process_time(), options.first
+    until = time.monotonic() + options.hours * 3600
+    while seed < options.first + options.seeds or time.monotonic() < until:
         result = carry_out(make_plan(seed))
         taken += result.taken
         if result.findings:
             found += 1
             print(f"{seed}: {result.findings[0]}", flush=True)
-            if said.stop:
+            if options.stop:
                 return 1
         seed += 1
     spent = time.process_time() - began
-    print(f"{seed - said.first} runs in {spent:.0f} s of processor time, {found} with findings")
+    print(f"{seed - options.first} runs in {spent:.0f} s of processor time, {found} with findings")
     print("moves that did something:", ", ".join(f"{what} {count}" for what, count in taken.most_common()))
     return bool(found)
 

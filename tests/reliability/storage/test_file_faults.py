@@ -54,9 +54,9 @@ async def test_a_log_on_a_full_disk_holds_up_nothing_and_is_filled_in_when_there
         ballast = fill(disk)
         gates["go on"].set()
         assert (await scene.job.wait()).results == RESULTS
-        told = [notice for notice in scene.told if notice.event == "log_unwritable"]
-        assert len(told) == 1
-        assert told[0].text == (
+        notices = [notice for notice in scene.told if notice.event == "log_unwritable"]
+        assert len(notices) == 1
+        assert notices[0].text == (
             f"cannot write the log {log}: No space left on device. The journal has all transitions; the missing lines "
             "are filled in later"
         )
@@ -152,9 +152,11 @@ async def test_outputs_on_a_full_disk_are_cut_and_their_commands_are_not(tmp_pat
     async with Runtime(tmp_path / "state.db", outputs=disk) as runtime:
         with anyio.fail_after(LIMIT):
             outcome = await (await runtime.submit(Workstream("w", tasks=[task]), id="w")).wait()
-    told = outcome.results["talks"]
+    value = outcome.results["talks"]
     assert outcome.state == "completed"
-    assert told["output"].endswith("the last line\n(the rest of the output could not be kept: No space left on device)")
+    assert value["output"].endswith(
+        "the last line\n(the rest of the output could not be kept: No space left on device)"
+    )
     assert outcome.tasks["talks"].produced.size > 3_000_000
 
 

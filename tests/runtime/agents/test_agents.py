@@ -839,8 +839,8 @@ def test_an_agent_that_is_killed_again_and_again_repeats_nothing(tmp_path: Path)
         capture_output=True, text=True, timeout=900, check=False, env=environment(),
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-5000:]
-    told = ended.stdout.splitlines()
-    assert [line for line in told if not line.startswith("kills ")] == []
-    of_steps, at_random = (int(line.removeprefix("kills ")) for line in told)
+    lines = ended.stdout.splitlines()
+    assert [line for line in lines if not line.startswith("kills ")] == []
+    of_steps, at_random = (int(line.removeprefix("kills ")) for line in lines)
     assert of_steps >= 15
     assert at_random >= 15

@@ -27,15 +27,15 @@ def test_a_journal_in_use_is_copied_and_the_copy_goes_on_above_all_tokens_given_
     (folder / "gated.toml").write_text(GATED)
     running = program("run", "gated.toml", "--id", "j1")
     _wait_for(running, "first started")
-    told = cli("backup", "copy.db")
-    assert (told.code, told.out.partition(" (")[0]) == (0, "callboard.db was copied to copy.db")
+    result = cli("backup", "copy.db")
+    assert (result.code, result.out.partition(" (")[0]) == (0, "callboard.db was copied to copy.db")
     (folder / "gate").touch()
     assert running.wait(600) == 0
     given = tokens(folder / "callboard.db")
 
     restored = ("--journal", "restored.db")
-    told = cli("restore", "copy.db", *restored)
-    assert (told.code, "`callboard resume --journal restored.db` continues" in told.out) == (0, True)
+    result = cli("restore", "copy.db", *restored)
+    assert (result.code, "`callboard resume --journal restored.db` continues" in result.out) == (0, True)
     assert cli("resume", *restored).code == 0
     tasks = [json.loads(line) for line in cli("status", "j1", "--json", *restored).out.splitlines()[1:]]
     assert [(task["name"], task["state"], task["attempt"]) for task in tasks] == [
@@ -60,8 +60,8 @@ def test_nothing_that_is_there_is_replaced(cli: Cli, folder: Path, verb: str, ma
     else:
         (folder / there).symlink_to(folder / "nowhere")
     args = ("copy.db",) if verb == "backup" else ("callboard.db", "--journal", "copy.db")
-    told = cli(verb, *args)
-    assert (told.code, "is there already" in told.err) == (2, True)
+    result = cli(verb, *args)
+    assert (result.code, "is there already" in result.err) == (2, True)
     assert (folder / there).is_symlink() if made == "link" else (folder / there).read_text() == "mine"
     assert not (folder / "nowhere").exists()
 
@@ -78,9 +78,9 @@ def test_what_is_no_journal_is_not_made_one(cli: Cli, folder: Path) -> None:
     with closing(sqlite3.connect(folder / "other.db")) as connection:
         connection.execute("CREATE TABLE other (one)")
     for name in ("text", "empty", "other.db", "missing"):
-        told = cli("restore", name, "--journal", "new.db")
-        assert told.code == 2
-        assert name in told.err
+        result = cli("restore", name, "--journal", "new.db")
+        assert result.code == 2
+        assert name in result.err
         assert not (folder / "new.db").exists()
 
 
@@ -90,11 +90,11 @@ def test_a_damaged_journal_is_not_copied(cli: Cli, folder: Path) -> None:
     with (folder / "callboard.db").open("r+b") as file:
         file.seek(size - 4096)
         file.write(b"\xff" * 4096)
-    told = cli("backup", "copy.db")
-    assert (told.code, "is damaged" in told.err) == (2, True)
+    result = cli("backup", "copy.db")
+    assert (result.code, "is damaged" in result.err) == (2, True)
     assert not (folder / "copy.db").exists()
 
 
 def test_a_database_is_copied_by_its_own_programs(cli: Cli) -> None:
-    told = cli("backup", "copy.db", "--journal", "postgresql://localhost/app")
-    assert (told.code, "`pg_dump`" in told.err) == (2, True)
+    result = cli("backup", "copy.db", "--journal", "postgresql://localhost/app")
+    assert (result.code, "`pg_dump`" in result.err) == (2, True)

@@ -88,32 +88,32 @@ def rows(told: CommandResult) -> list[dict[str, Any]]:
 
 
 def test_run_to_completion_in_plain_lines(cli: Cli, files: Path) -> None:
-    told = cli("run", "good.toml", "--id", "j1")
-    assert told.code == 0
-    assert told.err == ""
-    lines = [line.split(" ", 1)[1] for line in told.out.splitlines() if line != "printed by a body"]
+    result = cli("run", "good.toml", "--id", "j1")
+    assert result.code == 0
+    assert result.err == ""
+    lines = [line.split(" ", 1)[1] for line in result.out.splitlines() if line != "printed by a body"]
     assert lines[0] == "j1: good, 2 tasks"
     assert lines[1] == "one started"
     assert lines[2].startswith("one completed (")
-    assert "two completed" in told.out
+    assert "two completed" in result.out
     assert lines[-1] == "j1 completed (2 completed)"
 
 
 def test_run_that_fails_shows_why(cli: Cli, files: Path) -> None:
-    told = cli("run", "bad.toml", "--id", "j1")
-    assert told.code == 1
-    assert "breaks failed, will be retried (" in told.out
-    assert "breaks started (attempt 2)" in told.out
-    assert "\nbreaks failed: `sh -c 'echo what broke; exit 7'` exited with 7" in told.out
-    assert "  | what broke" in told.out
-    assert "job j1 failed (1 failed, 1 skipped)" in told.out or "job j1 failed (1 skipped, 1 failed)" in told.out
+    result = cli("run", "bad.toml", "--id", "j1")
+    assert result.code == 1
+    assert "breaks failed, will be retried (" in result.out
+    assert "breaks started (attempt 2)" in result.out
+    assert "\nbreaks failed: `sh -c 'echo what broke; exit 7'` exited with 7" in result.out
+    assert "  | what broke" in result.out
+    assert "job j1 failed (1 failed, 1 skipped)" in result.out or "job j1 failed (1 skipped, 1 failed)" in result.out
 
 
 def test_run_as_json(cli: Cli, files: Path) -> None:
-    told = cli("run", "good.toml", "--id", "j1", "--json", "--jsonl", "log.jsonl")
-    *events, last = rows(told)
-    assert told.code == 0
-    assert told.err == "printed by a body\n"
+    result = cli("run", "good.toml", "--id", "j1", "--json", "--jsonl", "log.jsonl")
+    *events, last = rows(result)
+    assert result.code == 0
+    assert result.err == "printed by a body\n"
     assert {event["job_id"] for event in events} == {"j1"}
     assert [event["to_state"] for event in events if event["entity_id"] == "j1"] == [
         "submitted",
@@ -135,28 +135,28 @@ def test_run_as_json(cli: Cli, files: Path) -> None:
 
 def test_the_same_id_again_is_the_same_job(cli: Cli, files: Path) -> None:
     assert cli("run", "good.toml", "--id", "j1").code == 0
-    told = cli("run", "good.toml", "--id", "j1")
-    assert (told.code, "started" in told.out, "job j1 completed" in told.out) == (0, False, True)
-    told = cli("run", "bad.toml", "--id", "j1")
-    assert told.code == 2
-    assert "there is a job 'j1' already" in told.err
-    told = cli("run", "good.toml", "--id", "../x")
-    assert told.code == 2
-    assert "cannot be a job's id" in told.err
+    result = cli("run", "good.toml", "--id", "j1")
+    assert (result.code, "started" in result.out, "job j1 completed" in result.out) == (0, False, True)
+    result = cli("run", "bad.toml", "--id", "j1")
+    assert result.code == 2
+    assert "there is a job 'j1' already" in result.err
+    result = cli("run", "good.toml", "--id", "../x")
+    assert result.code == 2
+    assert "cannot be a job's id" in result.err
 
 
 def test_status(cli: Cli, files: Path) -> None:
     cli("run", "good.toml", "--id", "j1")
     cli("run", "bad.toml", "--id", "j2")
-    told = cli("status")
-    assert told.code == 0
-    head, second, first = [line.split() for line in told.out.splitlines()]
+    result = cli("status")
+    assert result.code == 0
+    head, second, first = [line.split() for line in result.out.splitlines()]
     assert head[:4] == ["JOB", "WORKSTREAM", "STATE", "DONE"]
     assert second[:4] == ["j2", "bad", "failed", "2/2"]
     assert first[:4] == ["j1", "good", "completed", "2/2"]
-    told = cli("status", "j2")
-    assert told.out.startswith("job j2: bad, failed")
-    assert "breaks  failed   2/2" in told.out
+    result = cli("status", "j2")
+    assert result.out.startswith("job j2: bad, failed")
+    assert "breaks  failed   2/2" in result.out
     job, breaks, never = rows(cli("status", "j2", "--json"))
     assert (job["kind"], job["tasks"]) == ("job", {"failed": 1, "skipped": 1})
     assert (breaks["state"], breaks["attempt"], breaks["exit_code"], never["state"]) == ("failed", 2, 7, "skipped")
@@ -243,32 +243,32 @@ def test_bad_input_is_told_in_a_paragraph(
     (files / "main.toml").write_text('[[tasks]]\nname = "a"\nrun = "__main__:f"\n')
     (files / "none.toml").write_text('name = "none"\n')
     before = {path: path.read_bytes() for path in files.glob("*.toml")}
-    told = cli(*args)
-    assert told.code == 2
-    assert words in told.err
-    assert told.out == ""
+    result = cli(*args)
+    assert result.code == 2
+    assert words in result.err
+    assert result.out == ""
     assert before == {path: path.read_bytes() for path in files.glob("*.toml")}
 
 
 def test_the_history_of_a_task_is_that_of_its_name_and_of_its_id(cli: Cli, files: Path) -> None:
     del files
     cli("run", "good.toml", "--id", "j1")
-    told = cli("history", "j1", "two").out
-    assert "j1@1/two" in told
-    assert {cli("history", name).out for name in ("j1/two", "j1@1/two")} == {told}
+    output = cli("history", "j1", "two").out
+    assert "j1@1/two" in output
+    assert {cli("history", name).out for name in ("j1/two", "j1@1/two")} == {output}
 
 
 def test_a_hint_names_the_journal_that_was_typed(cli: Cli, files: Path) -> None:
     del files
     place = ("--journal", "./my jobs.db")
     cli("run", "good.toml", "--id", "first", *place)
-    told = cli("retry", "first", *place)
-    assert "`callboard retry first/TASK --journal './my jobs.db'` runs a task again." in told.err
+    result = cli("retry", "first", *place)
+    assert "`callboard retry first/TASK --journal './my jobs.db'` runs a task again." in result.err
     assert cli("restore", "./my jobs.db", "--journal", "again.db").out.endswith(
         ": `callboard resume --journal again.db` continues its unfinished jobs\n"
     )
-    told = cli("status", "nope")  # nothing is kept of the command before
-    assert "--journal" not in told.err
+    result = cli("status", "nope")  # nothing is kept of the command before
+    assert "--journal" not in result.err
 
 
 @pytest.mark.parametrize(
@@ -333,13 +333,13 @@ SHORT = Lifecycle("short", "task", Machine("short", "open", STATES, ROWS), {})
 def test_a_lifecycle_that_only_its_path_names_is_not_imported_by_who_checks(cli: Cli, files: Path) -> None:
     (files / "of_ones_own.py").write_text(OF_ONES_OWN)
     (files / "small.toml").write_text('[[tasks]]\nname = "a"\ncommand = ["true"]\n', encoding="utf-8")
-    told = cli("run", "small.toml", "--lifecycle", "of_ones_own:SHORT", "--jsonl", "log.jsonl")
-    assert told.code == 0
+    result = cli("run", "small.toml", "--lifecycle", "of_ones_own:SHORT", "--jsonl", "log.jsonl")
+    assert result.code == 0
     (files / "imported.txt").unlink()
     for command in (["check"], ["audit", "log.jsonl"]):
-        told = cli(*command)
-        assert (told.code, told.out.count("unknown_lifecycle")) == (0, 1)
-        assert told.out.endswith(": 0 errors, 1 warnings\n")
+        result = cli(*command)
+        assert (result.code, result.out.count("unknown_lifecycle")) == (0, 1)
+        assert result.out.endswith(": 0 errors, 1 warnings\n")
         assert not (files / "imported.txt").exists()
         assert cli(*command, "--lifecycle", "of_ones_own:SHORT").out.endswith("consistent\n")
         sys.modules.pop("of_ones_own")
@@ -369,9 +369,9 @@ def test_a_lifecycle_that_cannot_be_is_told_where_it_was_said(
     said = "" if where == "option" else f'lifecycle = "{lifecycle}"\n'
     spec = files / "small.toml"
     spec.write_text(f'{said}[[tasks]]\nname = "a"\ncommand = ["true"]\noptional = true\n', encoding="utf-8")
-    told = cli("run", "small.toml", *(["--lifecycle", lifecycle] if where == "option" else []))
+    result = cli("run", "small.toml", *(["--lifecycle", lifecycle] if where == "option" else []))
     place = "--lifecycle" if where == "option" else "line 1: lifecycle"
-    assert (told.code, f"{place}: {why}" in told.err) == (2, True), told.err
+    assert (result.code, f"{place}: {why}" in result.err) == (2, True), result.err
     assert not (files / "callboard.db").exists()
 
 
@@ -383,11 +383,11 @@ def test_a_journal_whose_making_was_killed_is_used_as_if_it_were_new(cli: Cli, f
     child += f"resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes_left * 4096},) * 2); prepare(Path('callboard.db'))"
     subprocess.run([sys.executable, "-c", child], env=environment(), check=False)
     assert Path("callboard.db").exists()
-    told = cli("status")
-    assert (told.code, told.out) == (2, "")
-    assert "is empty" in told.err or "is half-made" in told.err
-    told = cli("resume")
-    assert (told.code, told.out) == (0, "callboard.db is empty: no runtime has written to it yet.\n")
+    result = cli("status")
+    assert (result.code, result.out) == (2, "")
+    assert "is empty" in result.err or "is half-made" in result.err
+    result = cli("resume")
+    assert (result.code, result.out) == (0, "callboard.db is empty: no runtime has written to it yet.\n")
     assert cli("run", "good.toml").code == 0
     assert cli("check").code == 0
 
@@ -423,13 +423,13 @@ anyio.run(main)
 def test_jobs_whose_functions_are_elsewhere_are_left_alone(cli: Cli, files: Path, args: tuple[str, ...]) -> None:
     subprocess.run([sys.executable, "-c", EMBEDS], env=environment(), check=True)
     before = cli("history", "--json").out
-    told = cli(*args)
-    assert (told.code, told.out) == (2, "")
-    first, second, third = told.err.splitlines()[1:4]
+    result = cli(*args)
+    assert (result.code, result.out) == (2, "")
+    first, second, third = result.err.splitlines()[1:4]
     assert first.startswith("  job theirs: tasks[0].run: '__main__:build' is in the main module of another program")
     assert second.startswith("  job theirs: tasks[1].run: no function is registered as 'registered'")
     assert third.startswith("  job theirs: tasks[2].checks[0].run: '__main__:build'")
-    assert "PYTHONPATH" in told.err
+    assert "PYTHONPATH" in result.err
     assert cli("history", "--json").out == before
     assert cli("status", "theirs", "--json").out.count('"state":"queued"') == 3
 
@@ -458,8 +458,8 @@ def test_of_a_journal_that_a_program_runs_it_is_said_who_runs_it_not_what_is_mis
         assert owner.stdout.readline() == "runs\n"
         told = {args: cli(*args) for args in (("resume",), ("run", "good.toml"), ("serve", "--port", "0"))}
         owner.kill()
-    said = f"callboard.db is in use by process {owner.pid}. Stop that runtime, or use another file."
-    assert {args: (one.code, one.out, said in one.err) for args, one in told.items()} == dict.fromkeys(
+    text = f"callboard.db is in use by process {owner.pid}. Stop that runtime, or use another file."
+    assert {args: (one.code, one.out, text in one.err) for args, one in told.items()} == dict.fromkeys(
         told, (2, "", True)
     )
     assert not any("cannot be found" in one.err for one in told.values())
@@ -502,8 +502,8 @@ def test_resume_tells_of_a_job_that_the_inbox_had_run_again_and_that_was_refused
     cli: Cli, without_its_module: Path
 ) -> None:
     assert cli("retry", "L/go").code == 4
-    told = cli("resume")
-    assert (told.code, f"job L failed (no tasks): {LACKS}" in told.out) == (1, True), told.everything
+    result = cli("resume")
+    assert (result.code, f"job L failed (no tasks): {LACKS}" in result.out) == (1, True), result.everything
 
 
 def test_a_task_of_a_job_whose_last_run_never_began_is_not_said_to_be_none_of_it(
@@ -512,13 +512,13 @@ def test_a_task_of_a_job_whose_last_run_never_began_is_not_said_to_be_none_of_it
     cli("retry", "L/go")
     cli("resume")
     cli("retry", "L/go")
-    told = cli("resume")
-    assert f"the last run of job 'L' never began, so it has no task 'go': {LACKS}" in told.everything
-    assert "`callboard retry L`" in told.everything
+    result = cli("resume")
+    assert f"the last run of job 'L' never began, so it has no task 'go': {LACKS}" in result.everything
+    assert "`callboard retry L`" in result.everything
     (without_its_module / "moved").rename(without_its_module / "spec")
     cli("retry", "L")
-    told = cli("resume")
-    assert (told.code, "job L completed" in told.out) == (0, True), told.everything
+    result = cli("resume")
+    assert (result.code, "job L completed" in result.out) == (0, True), result.everything
 
 
 def test_a_job_that_the_inbox_had_run_again_twice_is_told_of_as_it_ended_last(
@@ -526,8 +526,10 @@ def test_a_job_that_the_inbox_had_run_again_twice_is_told_of_as_it_ended_last(
 ) -> None:
     cli("retry", "L/go")
     cli("retry", "L")  # which has nothing left to run
-    told = cli("resume")
-    assert (told.code, "job L completed" in told.out, "job L failed" in told.out) == (0, True, False), told.everything
+    result = cli("resume")
+    assert (result.code, "job L completed" in result.out, "job L failed" in result.out) == (0, True, False), (
+        result.everything
+    )
 
 
 def test_functions_of_what_has_ended_need_not_be_found(cli: Cli, files: Path) -> None:
@@ -551,8 +553,8 @@ def test_functions_of_what_has_ended_need_not_be_found(cli: Cli, files: Path) ->
 
 def test_resume_with_nothing_to_do(cli: Cli, files: Path) -> None:
     cli("run", "good.toml")
-    told = cli("resume")
-    assert (told.code, told.out) == (0, "Nothing is unfinished in callboard.db.\n")
+    result = cli("resume")
+    assert (result.code, result.out) == (0, "Nothing is unfinished in callboard.db.\n")
     assert cli("resume", "--json").out == ""
 
 
@@ -567,23 +569,23 @@ def test_a_page_that_no_question_reads_is_looked_at_by_check_and_by_who_finds_no
         file.seek((page - 1) * size)
         file.write(b"\xa5" * size)
     for command in ("check", "resume"):
-        told = cli(command)
-        assert (told.code, "is damaged" in told.everything) == (2, True)
+        result = cli(command)
+        assert (result.code, "is damaged" in result.everything) == (2, True)
 
 
 def test_check_finds_what_was_tampered_with(cli: Cli, files: Path) -> None:
     cli("run", "good.toml", "--id", "j1")
-    told = cli("check")
-    assert told.code == 0
-    assert told.out.endswith("records: consistent\n")
+    result = cli("check")
+    assert result.code == 0
+    assert result.out.endswith("records: consistent\n")
     with closing(sqlite3.connect("callboard.db")) as database, database:
         database.execute("UPDATE task_records SET record = json_set(record, '$.state', 'failed') WHERE key % 2 = 0")
         database.execute("UPDATE job_records SET record = json_set(record, '$.seq', 99)")
     database.close()
-    told = cli("check")
-    assert told.code == 1
-    assert "error: record_differs: j1@1/one the record says failed, its last transition completed" in told.out
-    assert "error: record_without_transition: j1 the record says 99 transitions, and there are fewer" in told.out
+    result = cli("check")
+    assert result.code == 1
+    assert "error: record_differs: j1@1/one the record says failed, its last transition completed" in result.out
+    assert "error: record_without_transition: j1 the record says 99 transitions, and there are fewer" in result.out
 
 
 FLOW = """
@@ -614,15 +616,15 @@ def test_check_finds_steps_that_cannot_be(cli: Cli, files: Path) -> None:
         for key, change in zip(keys, changes, strict=True):
             database.execute(f"UPDATE step_records SET record = json_set(record, {change}) WHERE key = ?", [key])
     database.close()
-    told = cli("check")
-    assert told.code == 1
+    result = cli("check")
+    assert result.code == 1
     for line in (
         "error: step_twice: j1@1/one step ask#2 is kept twice: it ran again, though it had ended",
         "error: step_of_no_attempt: j1@1/one step ask#2 ran in attempt 9, and there were 1",
         "error: step_of_other_flow: j1@1/two step ask#3 is kept for j1@1/one, which has another flow",
         "error: step_without_task: j1@1/one step ask#4 belongs to a run that does not exist",
     ):
-        assert line in told.out
+        assert line in result.out
 
 
 def test_check_finds_messages_that_were_lost_or_came_twice(cli: Cli, files: Path) -> None:
@@ -650,9 +652,9 @@ def test_check_finds_messages_that_were_lost_or_came_twice(cli: Cli, files: Path
         database.execute(f"{messages} {sent[6]}")
         database.execute(f"DELETE FROM step_records WHERE key IN ({steps['e']}, {steps['g']})")
     database.close()
-    told = cli("check")
-    assert told.code == 1
-    found = sorted(re.sub(r", sent at [0-9.]+,", "", line) for line in told.out.splitlines() if "message_" in line)
+    result = cli("check")
+    assert result.code == 1
+    found = sorted(re.sub(r", sent at [0-9.]+,", "", line) for line in result.out.splitlines() if "message_" in line)
     other = "was received by another step than task.receive x of j1@1/one, which has it"
     assert found == [
         "error: message_lost: j1 message e was received, and no step has its value",
@@ -666,55 +668,55 @@ def test_check_finds_messages_that_were_lost_or_came_twice(cli: Cli, files: Path
 
 def test_audit(cli: Cli, files: Path) -> None:
     cli("run", "good.toml", "--jsonl", "log.jsonl")
-    told = cli("audit", "log.jsonl")
-    assert (told.code, told.out) == (0, "log.jsonl: consistent\n")
+    result = cli("audit", "log.jsonl")
+    assert (result.code, result.out) == (0, "log.jsonl: consistent\n")
     lines = Path("log.jsonl").read_text().splitlines(keepends=True)
     Path("log.jsonl").write_text("".join(lines[:10] + lines[11:]))
-    told = cli("audit", "log.jsonl")
-    assert told.code == 1
-    assert "error: line 11, byte " in told.out
-    assert "gap" in told.out
+    result = cli("audit", "log.jsonl")
+    assert result.code == 1
+    assert "error: line 11, byte " in result.out
+    assert "gap" in result.out
     Path("log.jsonl").write_text("".join(lines)[:-20])
-    told = cli("audit", "log.jsonl")
-    assert told.code == 0
-    assert "warning: " in told.out
-    assert "torn" in told.out
+    result = cli("audit", "log.jsonl")
+    assert result.code == 0
+    assert "warning: " in result.out
+    assert "torn" in result.out
 
 
 def test_audit_of_an_empty_log_says_so_and_a_number_beyond_all_is_not_repeated(cli: Cli, files: Path) -> None:
     log = Path("log.jsonl")
     log.touch()
-    told = cli("audit", "log.jsonl")
-    assert (told.code, told.out) == (0, "log.jsonl: empty, without transitions\n")
+    result = cli("audit", "log.jsonl")
+    assert (result.code, result.out) == (0, "log.jsonl: empty, without transitions\n")
     log.unlink()
     cli("run", "good.toml", "--jsonl", "log.jsonl")
     log.write_text(re.sub(r'"seq":7,', f'"seq":{"9" * 4_000},', log.read_text()))
-    told = cli("audit", "log.jsonl")
-    assert told.code == 1
-    assert "bad_schema" in told.out
-    assert "999999" not in told.out
+    result = cli("audit", "log.jsonl")
+    assert result.code == 1
+    assert "bad_schema" in result.out
+    assert "999999" not in result.out
 
 
 def test_resume_of_an_empty_file_says_so(cli: Cli, files: Path) -> None:
     Path("empty.db").touch()
-    told = cli("resume", "--journal", "empty.db")
-    assert (told.code, told.out) == (0, "empty.db is empty: no runtime has written to it yet.\n")
+    result = cli("resume", "--journal", "empty.db")
+    assert (result.code, result.out) == (0, "empty.db is empty: no runtime has written to it yet.\n")
 
 
 def test_a_number_of_too_many_digits_in_a_file_is_told_without_advice_for_programmers(cli: Cli, files: Path) -> None:
     Path("num.json").write_text(f'{{"name": {"9" * 5_000}}}')
-    told = cli("run", "num.json")
-    assert "is no JSON: a number in it has thousands of digits" in told.err
-    assert "set_int_max" not in told.err
+    result = cli("run", "num.json")
+    assert "is no JSON: a number in it has thousands of digits" in result.err
+    assert "set_int_max" not in result.err
 
 
 def test_audit_of_what_is_no_log(cli: Cli, files: Path) -> None:
-    told = cli("audit", "good.toml")
-    assert told.code == 1
-    assert len(told.out.splitlines()) == 2
-    assert "this is no log of transitions" in told.out
-    told = cli("audit", ".")
-    assert (told.code, told.err) == (2, "callboard: . cannot be read: Is a directory.\n")
+    result = cli("audit", "good.toml")
+    assert result.code == 1
+    assert len(result.out.splitlines()) == 2
+    assert "this is no log of transitions" in result.out
+    result = cli("audit", ".")
+    assert (result.code, result.err) == (2, "callboard: . cannot be read: Is a directory.\n")
 
 
 def test_diagram_of_what_stands_under_an_import_path(cli: Cli, folder: Path) -> None:
@@ -726,8 +728,8 @@ def test_diagram_of_what_stands_under_an_import_path(cli: Cli, folder: Path) -> 
     assert cli("diagram", "of_mine_to_draw:REVIEWED").out == cli("diagram", "guarded").out
     assert cli("diagram", "of_mine_to_draw:SEVERAL").out == cli("diagram", "pipeline").out
     for path, why in (("NOTHING", "not a machine or a lifecycle"), ("REVIEWD", "did you mean 'REVIEWED'")):
-        told = cli("diagram", f"of_mine_to_draw:{path}")
-        assert (told.code, why in told.err) == (2, True)
+        result = cli("diagram", f"of_mine_to_draw:{path}")
+        assert (result.code, why in result.err) == (2, True)
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
@@ -763,11 +765,11 @@ def test_a_lifecycle_of_several_machines_is_drawn_whole(cli: Cli) -> None:
 
 
 def test_init_writes_an_example_that_runs(cli: Cli, folder: Path) -> None:
-    told = cli("init")
-    assert told.out == "Wrote callboard.toml. Run it with: callboard run callboard.toml\n"
-    told = cli("run", "callboard.toml", "--json")
-    *_, last = rows(told)
-    assert told.code == 0
+    result = cli("init")
+    assert result.out == "Wrote callboard.toml. Run it with: callboard run callboard.toml\n"
+    result = cli("run", "callboard.toml", "--json")
+    *_, last = rows(result)
+    assert result.code == 0
     assert {name: task["state"] for name, task in last["jobs"][0]["tasks"].items()} == {
         "fetch": "completed",
         "count": "completed",
@@ -781,12 +783,12 @@ def test_init_writes_an_example_that_runs(cli: Cli, folder: Path) -> None:
 
 def test_a_job_that_cancels_itself_by_its_deadline(cli: Cli, folder: Path) -> None:
     (folder / "late.toml").write_text('deadline = 0.3\n[[tasks]]\nname = "a"\ncommand = ["sleep", "60"]\n')
-    told = cli("run", "late.toml", "--id", "j")
-    assert told.code == 130
-    assert "job j cancelled" in told.out
-    assert "a cancelled: workstream cancelled: " in told.out  # the reason, and not only that its command was stopped
+    result = cli("run", "late.toml", "--id", "j")
+    assert result.code == 130
+    assert "job j cancelled" in result.out
+    assert "a cancelled: workstream cancelled: " in result.out  # the reason, and not only that its command was stopped
     assert "workstream cancelled: " in cli("status", "j/a").out
-    assert ": stopped" not in told.out + cli("status", "j").out
+    assert ": stopped" not in result.out + cli("status", "j").out
 
 
 def test_errors_of_our_own_are_reported_not_shown(
@@ -799,16 +801,16 @@ def test_errors_of_our_own_are_reported_not_shown(
         raise ZeroDivisionError("oh no")
 
     monkeypatch.setattr("callboard.runtime.specfiles.workstream_file.load", broken)
-    told = cli("run", "good.toml")
-    assert told.code == 3
-    assert told.err.startswith("callboard: internal error: ZeroDivisionError: oh no.")
-    assert told.err.count("\n") == 1
+    result = cli("run", "good.toml")
+    assert result.code == 3
+    assert result.err.startswith("callboard: internal error: ZeroDivisionError: oh no.")
+    assert result.err.count("\n") == 1
     (report,) = reports.iterdir()
-    assert str(report) in told.err
+    assert str(report) in result.err
     assert "raise ZeroDivisionError" in report.read_text()
     monkeypatch.setattr("tempfile.tempdir", "/no/such/folder")
-    told = cli("run", "good.toml")
-    assert (told.code, "could not be written" in told.err) == (3, True)
+    result = cli("run", "good.toml")
+    assert (result.code, "could not be written" in result.err) == (3, True)
 
 
 def test_errors_inside_of_the_session_are_told_as_one(
@@ -820,9 +822,9 @@ def test_errors_inside_of_the_session_are_told_as_one(
         raise ZeroDivisionError("oh no")
 
     monkeypatch.setattr("callboard.runtime.cli.plain.PlainView.follow", broken)
-    told = cli("run", "good.toml")
-    assert told.code == 3
-    assert "internal error: ZeroDivisionError: oh no." in told.err
+    result = cli("run", "good.toml")
+    assert result.code == 3
+    assert "internal error: ZeroDivisionError: oh no." in result.err
 
 
 def test_trouble_of_the_runtime_is_a_notice(cli: Cli, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -840,10 +842,10 @@ def test_trouble_of_the_runtime_is_a_notice(cli: Cli, files: Path, monkeypatch: 
         await attend(self, runtime, jobs)
 
     monkeypatch.setattr(session.Session, "_attend", troubled)
-    told = cli("run", "good.toml")
-    assert told.code == 0
-    assert told.err.startswith("callboard: a turn was undone; its report is in ")
-    assert "stale" not in told.err
+    result = cli("run", "good.toml")
+    assert result.code == 0
+    assert result.err.startswith("callboard: a turn was undone; its report is in ")
+    assert "stale" not in result.err
 
 
 def test_how_a_failed_body_came_about_is_told_of_its_task(cli: Cli, folder: Path) -> None:
@@ -856,11 +858,11 @@ def test_how_a_failed_body_came_about_is_told_of_its_task(cli: Cli, folder: Path
     )
     assert cli("run", "crates.toml", "--id", "c1").code == 1
     for named in ("c1/weigh", "c1@1/weigh"):
-        told = cli("status", named).out
-        assert "c1/weigh  failed" in told
-        assert told.count("attempt 1 failed: ValueError: crate 17 (crates.py:8 in weigh)\n  Traceback (most") == 1
-        assert told.count("in innermost\n") == 2
-        assert told.count("ZeroDivisionError") == 2
+        output = cli("status", named).out
+        assert "c1/weigh  failed" in output
+        assert output.count("attempt 1 failed: ValueError: crate 17 (crates.py:8 in weigh)\n  Traceback (most") == 1
+        assert output.count("in innermost\n") == 2
+        assert output.count("ZeroDivisionError") == 2
     (task,) = rows(cli("status", "c1/weigh", "--json"))
     assert [(one["attempt"], one["end"]) for one in task["attempts"]] == [(1, "failed"), (2, "failed")]
     assert "in innermost" in task["attempts"][1]["traceback"]
@@ -881,10 +883,10 @@ def test_history_says_who_decided_whatever_the_lifecycle(cli: Cli, folder: Path,
             await held.wait()
 
     anyio.run(decide)
-    told = cli("history", "h").out
-    assert told.count("by ana") == 1
-    assert told.count("tests are green") == 1
-    assert told.count("by bo") == 1
+    output = cli("history", "h").out
+    assert output.count("by ana") == 1
+    assert output.count("tests are green") == 1
+    assert output.count("by bo") == 1
 
 
 def test_a_locked_journal_names_its_owner(cli: Cli, files: Path) -> None:
@@ -953,9 +955,9 @@ def test_a_dag_file_is_made_of_a_job_and_taken_by_a_run(cli: Cli, folder: Path) 
     assert "--dag prints the DAG file of one job" in cli("status", "--dag").err
     assert "use only one of them" in cli("status", "r1", "--dag", "--plan").err
     Path("dag.json").write_text(json.dumps({"edges": [["first", "last"]]}))
-    told = cli("run", "w.json", "--dag", "dag.json", "--id", "r2")
-    assert told.code == 2
-    assert "which of its two tasks waits for the other" in told.err
+    result = cli("run", "w.json", "--dag", "dag.json", "--id", "r2")
+    assert result.code == 2
+    assert "which of its two tasks waits for the other" in result.err
 
 
 @pytest.mark.parametrize("text", ["\u0663", "\u0663s", "\u0663.5", "\u00b2", "", "1_0", "+1", "1e3"])
@@ -971,8 +973,8 @@ def test_a_span_of_time_has_the_digits_0_to_9(text: str) -> None:
     ["approve j --timeout", "top --every", "stuck --older-than", "serve --lease", "resume --drain-deadline"],
 )
 def test_no_option_takes_a_senseless_span(cli: Cli, folder: Path, option: str, span: str) -> None:
-    told = cli(*option.split(), span)
-    assert told.code == 2
+    result = cli(*option.split(), span)
+    assert result.code == 2
     assert not (folder / "callboard.db").exists()
 
 
@@ -983,13 +985,13 @@ def test_an_id_that_somebody_chose_is_never_taken_for_the_beginning_of_another(
     assert cli("run", "good.toml", "--id", "order-1").code == 0
     assert cli("archive", "--older-than", "0s").code == 0
     assert cli("run", "bad.toml", "--id", "order-10").code == 1
-    told = cli(verb, "order-1")
-    assert (told.code, "Job order-1 (completed) was archived in" in told.err) == (2, True)
-    told = cli(verb, "order-")
+    result = cli(verb, "order-1")
+    assert (result.code, "Job order-1 (completed) was archived in" in result.err) == (2, True)
+    result = cli(verb, "order-")
     if verb in {"status", "history"}:  # commands that only read may have a short id
-        assert told.code == 0
+        assert result.code == 0
     else:
-        assert (told.code, "1 job begins with 'order-': order-10. Give the whole id." in told.err) == (2, True)
+        assert (result.code, "1 job begins with 'order-': order-10. Give the whole id." in result.err) == (2, True)
 
 
 def test_an_id_that_was_made_may_be_given_by_its_beginning(cli: Cli, files: Path) -> None:
@@ -997,8 +999,8 @@ def test_an_id_that_was_made_may_be_given_by_its_beginning(cli: Cli, files: Path
     made = rows(cli("status", "--json"))[0]["id"]
     assert f"job {made}:" in cli("status", made[:20]).out
     assert cli("run", "good.toml").code == 0
-    told = cli("status", made[:2])
-    assert (told.code, "2 jobs begin with" in told.err) == (2, True)
+    result = cli("status", made[:2])
+    assert (result.code, "2 jobs begin with" in result.err) == (2, True)
 
 
 def test_existing_says_what_becomes_of_a_job_of_that_id(cli: Cli, files: Path) -> None:
@@ -1008,8 +1010,8 @@ def test_existing_says_what_becomes_of_a_job_of_that_id(cli: Cli, files: Path) -
     assert "there is a job 'j' already (failed now)" in refused.err
     assert cli("run", "good.toml", "--id", "j").code == 2
     assert cli("run", "good.toml", "--id", "j", "--existing", "replace_ended", "--plain").code == 0
-    told = [json.loads(line) for line in cli("status", "j", "--json").out.splitlines()]
-    assert [one["name"] for one in told if "max_attempts" in one] == ["one", "two"]
+    rows = [json.loads(line) for line in cli("status", "j", "--json").out.splitlines()]
+    assert [one["name"] for one in rows if "max_attempts" in one] == ["one", "two"]
     assert "job j: good, completed" in cli("status", "j").out
     assert "workstream j@1: failed" in cli("status", "j").out
     assert cli("check").code == 0

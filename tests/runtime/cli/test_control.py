@@ -90,17 +90,17 @@ async def reached(job: JobHandle, states: dict[str, str]) -> None:
 
 def test_cancel_acts_on_a_live_runtime(cli: Cli, live: Live) -> None:
     job = live.submit("j", Task("a", command=["x"], optional=True), Task("b", command=["x"]))
-    told = cli("cancel", "j/a", "--reason", "too slow", "--request-id", "r1")
-    assert (told.code, told.out, told.err) == (0, "task j@1/a cancelled (too slow)\n", "")
+    result = cli("cancel", "j/a", "--reason", "too slow", "--request-id", "r1")
+    assert (result.code, result.out, result.err) == (0, "task j@1/a cancelled (too slow)\n", "")
     assert job.task("a").record.reason == "too slow"
-    assert cli("cancel", "j@1/a", "--reason", "too slow", "--request-id", "r1").out == told.out  # the same again
-    told = cli("cancel", "j/b", "--request-id", "r1")
-    assert (told.code, "'r1' was given to another command before" in told.err) == (1, True)
-    told = cli("cancel", "j/a")
-    assert (told.code, told.err) == (1, "callboard: task j@1/a has ended already: cancelled.\n")
-    told = cli("cancel", "j", "--by", "ana", "--force", "--json")
-    row = json.loads(told.out)
-    assert (told.code, row["kind"], row["id"], row["state"], row["exit_code"]) == (0, "job", "j", "cancelled", 0)
+    assert cli("cancel", "j@1/a", "--reason", "too slow", "--request-id", "r1").out == result.out  # the same again
+    result = cli("cancel", "j/b", "--request-id", "r1")
+    assert (result.code, "'r1' was given to another command before" in result.err) == (1, True)
+    result = cli("cancel", "j/a")
+    assert (result.code, result.err) == (1, "callboard: task j@1/a has ended already: cancelled.\n")
+    result = cli("cancel", "j", "--by", "ana", "--force", "--json")
+    row = json.loads(result.out)
+    assert (result.code, row["kind"], row["id"], row["state"], row["exit_code"]) == (0, "job", "j", "cancelled", 0)
 
 
 def test_a_command_without_request_id_is_none_of_those_that_came_with_one(cli: Cli, live: Live) -> None:
@@ -117,9 +117,9 @@ def test_what_was_refused_is_judged_anew_under_its_request_id(cli: Cli, live: Li
     live.submit("j")
     assert [cli("resume", "j", "--request-id", "r1").code for _ in range(2)] == [1, 1]
     assert cli("pause", "j").code == 0
-    told = cli("resume", "j", "--request-id", "r1")
-    assert told.code == 0
-    assert cli("resume", "j", "--request-id", "r1").out == told.out
+    result = cli("resume", "j", "--request-id", "r1")
+    assert result.code == 0
+    assert cli("resume", "j", "--request-id", "r1").out == result.out
     assert "a refused one may be sent again" in " ".join(cli("resume", "--help").out.replace("│", " ").split())
 
 
@@ -128,12 +128,12 @@ def test_targets_that_are_none(cli: Cli, live: Live) -> None:
     assert "There is no job 'k' in this journal" in cli("cancel", "k").err
     assert "Job j has no task 'c'; it has: a, b" in cli("cancel", "j/c").err
     assert "'j@2/a' is of run 2, but job j is in run 1: only that can be changed." in cli("cancel", "j@2/a").err
-    told = cli("cancel", "")
-    assert (told.code, told.err) == (2, "callboard: Name a job: an empty name could mean any.\n")
+    result = cli("cancel", "")
+    assert (result.code, result.err) == (2, "callboard: Name a job: an empty name could mean any.\n")
     assert "There is no job '' in this journal" in cli("history", "").err
     assert "'j/a' names a task already" in cli("cancel", "j/a", "b").err
-    told = cli("cancel", "j", "--request-id", "")
-    assert (told.code, "cannot be a request_id" in told.err) == (2, True)
+    result = cli("cancel", "j", "--request-id", "")
+    assert (result.code, "cannot be a request_id" in result.err) == (2, True)
 
 
 def test_a_runtime_that_does_not_answer(cli: Cli, folder: Path) -> None:
@@ -141,12 +141,12 @@ def test_a_runtime_that_does_not_answer(cli: Cli, folder: Path) -> None:
         live.submit("j")
     lock = Lock(Path("callboard.db"))  # like a runtime that owns the journal, and does nothing
     try:
-        told = cli("cancel", "j", "--timeout", "0.05")
-        assert told.code == 4
-        assert " within 0.05 s. It stays in the inbox, and takes effect later" in told.err
-        told = cli("cancel", "j", "--timeout", "0.05", "--json", "--request-id", "r2")
-        row = json.loads(told.out)
-        assert (told.code, row["request_id"], "later" in row) == (4, "r2", True)
+        result = cli("cancel", "j", "--timeout", "0.05")
+        assert result.code == 4
+        assert " within 0.05 s. It stays in the inbox, and takes effect later" in result.err
+        result = cli("cancel", "j", "--timeout", "0.05", "--json", "--request-id", "r2")
+        row = json.loads(result.out)
+        assert (result.code, row["request_id"], "later" in row) == (4, "r2", True)
     finally:
         lock.release()
     with running() as live:
@@ -164,19 +164,19 @@ def test_two_processes_on_one_file(cli: Cli, folder: Path, program: Program) -> 
     while "b started" not in (line := runs.stdout.readline()):
         assert line
     assert (folder / "callboard.db.sock").stat().st_mode & 0o777 == 0o600
-    told = cli("cancel", "j/a", "--reason", "enough")
-    assert (told.code, told.out) == (0, "task j@1/a cancelling (enough)\n")
+    result = cli("cancel", "j/a", "--reason", "enough")
+    assert (result.code, result.out) == (0, "task j@1/a cancelling (enough)\n")
     while "a cancelled" not in (line := runs.stdout.readline()):  # so that it is stopped in no transaction
         assert line
     runs.send_signal(19)  # SIGSTOP: it has the journal, and cannot answer
-    told = cli("cancel", "j/b", "--timeout", "0.1", "--request-id", "r")
-    assert (told.code, f"process {runs.pid} did not answer" in told.err) == (4, True)
+    result = cli("cancel", "j/b", "--timeout", "0.1", "--request-id", "r")
+    assert (result.code, f"process {runs.pid} did not answer" in result.err) == (4, True)
     runs.kill()
     runs.communicate()
     assert (folder / "callboard.db.sock").exists()
-    told = cli("resume", "--plain")
-    assert "b cancelled" in told.out
-    assert "b started" not in told.out
+    result = cli("resume", "--plain")
+    assert "b cancelled" in result.out
+    assert "b started" not in result.out
     assert not (folder / "callboard.db.sock").exists()
     assert cli("check").code == 0
     events = [line for line in cli("history", "j", "b").out.splitlines() if "[cancel" in line]
@@ -188,9 +188,9 @@ def test_two_processes_on_one_file(cli: Cli, folder: Path, program: Program) -> 
 
 def test_stuck_says_what_is_waited_for_and_what_frees_it(cli: Cli, live: Live) -> None:
     live.submit("j", Task("a", command=["x"]), Task("b", command=["x"], depends_on=["a"]))
-    told = cli("stuck", "--older-than", "0s")
-    assert told.code == 1
-    first, why, command, second, last = told.out.splitlines()
+    result = cli("stuck", "--older-than", "0s")
+    assert result.code == 1
+    first, why, command, second, last = result.out.splitlines()
     assert first.startswith("task j/a queued for ")
     assert " s: waits for a worker that can run it: there is none (until " in first
     assert "no worker has the engine 'command'" in why
@@ -213,18 +213,18 @@ def test_what_stuck_prints_can_be_pasted(cli: Cli, live: Live) -> None:
 
 
 def test_no_span_of_time_is_told_where_nothing_is_stuck_too(cli: Cli, live: Live) -> None:
-    told = cli("stuck", "--older-than", "soon")
-    assert told.code == 2
-    assert "is not a duration" in told.err
+    result = cli("stuck", "--older-than", "soon")
+    assert result.code == 2
+    assert "is not a duration" in result.err
 
 
 def test_what_nobody_runs_waits_for_that(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.submit("j")
-    told = cli("stuck", "--older-than", "0")
-    assert told.out.count("waits for a runtime that opens callboard.db") == 2
-    assert told.out.count("    callboard resume\n") == 2
-    assert told.out.endswith("2 found; no runtime has it open\n")
+    result = cli("stuck", "--older-than", "0")
+    assert result.out.count("waits for a runtime that opens callboard.db") == 2
+    assert result.out.count("    callboard resume\n") == 2
+    assert result.out.endswith("2 found; no runtime has it open\n")
 
 
 def test_stuck_knows_every_state_that_can_last() -> None:
@@ -244,9 +244,9 @@ def test_archive_moves_what_has_ended(cli: Cli, live: Live) -> None:
     live.submit("c")
     assert cli("archive", "--older-than", "1h").out == "0 jobs moved\n"
     assert cli("archive", "--older-than", "0", "--dry-run").out.endswith("2 jobs to move\n")
-    told = cli("archive", "--older-than", "0")
-    assert (told.code, told.out.endswith("2 jobs moved\n")) == (0, True)
-    assert "job a cancelled" in told.out.splitlines()[0]  # the oldest first
+    result = cli("archive", "--older-than", "0")
+    assert (result.code, result.out.endswith("2 jobs moved\n")) == (0, True)
+    assert "job a cancelled" in result.out.splitlines()[0]  # the oldest first
     assert cli("check").out.endswith(": consistent\n")
     assert cli("audit", "callboard.db.archive/a.jsonl").code == 0
     assert "Job a (cancelled) was archived in " in cli("status", "a").err
@@ -291,10 +291,10 @@ def test_what_the_log_has_not_got_yet_stays(cli: Cli, folder: Path) -> None:
     whole = Path("log").read_bytes()
     Path("log").write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
     for dry in ((), ("--dry-run",)):
-        told = cli("archive", "--older-than", "0", *dry)
-        assert told.out.splitlines()[-1] == f"0 jobs {'to move' if dry else 'moved'}"
-        assert " ".join(told.err.split()).startswith("1 job stays: the log ")
-        assert "has only the transitions up to number 2" in " ".join(told.err.split())
+        result = cli("archive", "--older-than", "0", *dry)
+        assert result.out.splitlines()[-1] == f"0 jobs {'to move' if dry else 'moved'}"
+        assert " ".join(result.err.split()).startswith("1 job stays: the log ")
+        assert "has only the transitions up to number 2" in " ".join(result.err.split())
     assert cli("run", "w.toml", "--id", "b", "--jsonl", "log").code == 0
     assert cli("archive", "--older-than", "0").out.splitlines()[-1] == "2 jobs moved"
     assert Path("log").read_bytes().startswith(whole)
@@ -309,8 +309,8 @@ def test_what_is_not_archived(cli: Cli, live: Live) -> None:
     Path("file").touch()
     with contextlib.closing(sqlite3.connect("callboard.db", isolation_level=None)) as connection:
         connection.execute("DELETE FROM outbox_rows")
-    told = cli("archive", "--older-than", "0", "--to", "file")
-    assert (told.code, "file" in told.err) == (2, True)
+    result = cli("archive", "--older-than", "0", "--to", "file")
+    assert (result.code, "file" in result.err) == (2, True)
     assert cli("status", "a").code == 0
 
 
@@ -319,11 +319,11 @@ def test_what_is_not_archived(cli: Cli, live: Live) -> None:
 
 def test_top_shows_one_picture_where_there_is_no_terminal(cli: Cli, live: Live) -> None:
     live.submit("j")
-    told = cli("top", "--once")
-    assert told.code == 0
-    assert "run by process" in told.out
-    assert "j    w           running  0/2   2 queued" in told.out
-    assert "j/a   queued" in told.out
+    result = cli("top", "--once")
+    assert result.code == 0
+    assert "run by process" in result.out
+    assert "j    w           running  0/2   2 queued" in result.out
+    assert "j/a   queued" in result.out
     assert "\x1b" not in cli("top").out
 
 
@@ -363,9 +363,9 @@ def test_top_says_the_day_of_what_is_not_today(
         due = job.task("gate").record.due_at
     assert due is not None
     monkeypatch.setattr("time.time", lambda: due - days * 86400)
-    told = cli("top", "--once").out
+    output = cli("top", "--once").out
     day, _, clock = words.due(due).partition(" ")
-    assert (f"until {day} {clock};" in told, f"until {clock};" in told) == (dated, not dated)
+    assert (f"until {day} {clock};" in output, f"until {clock};" in output) == (dated, not dated)
 
 
 @pytest.fixture
@@ -423,9 +423,9 @@ def test_the_history_of_a_task_shows_the_end_that_its_lifecycle_has_no_row_for(c
     assert cli("cancel", "j", "--force").code == 0
     live.portal.call(job.wait)
 
-    told = cli("history", "j", "x").out
-    assert "workstream  j@1" in told
-    assert "skip of j@1/x by emil (why so): skipped" in told
+    output = cli("history", "j", "x").out
+    assert "workstream  j@1" in output
+    assert "skip of j@1/x by emil (why so): skipped" in output
     assert "of j@1/x" not in cli("history", "j", "slow").out
 
 
@@ -437,9 +437,9 @@ def test_when_something_was_decided_is_told_in_the_zone_of_who_reads(
     assert cli("approve", "j/gate", "--by", "ana").code == 0
     (decision,) = job.task("gate").record.decisions
 
-    told = cli("approve", "j/gate", "--by", "ana")
-    assert told.code == 1
-    assert told.err == (
+    result = cli("approve", "j/gate", "--by", "ana")
+    assert result.code == 1
+    assert result.err == (
         "callboard: task j@1/gate: 'approve' was refused in state 'held': j@1/gate was approved by ana. "
         f"It is held until the others have approved. (decided {in_kolkata(decision.at)})\n"
     )
@@ -462,9 +462,9 @@ def test_what_was_cancelled_and_what_was_skipped_are_told_and_counted_as_that(
     job = live.submit("j", Task("a", command=["x"]), *rest, lifecycle=lifecycle)
     assert cli("skip", "j/b").code == 0
     live.end(job)
-    told = cli("status", "j").out
+    output = cli("status", "j").out
     for name, end in {"a": "cancelled", "b": "skipped", "c": "cancelled"}.items():
-        (cell,) = re.findall(rf"^j/{name} +(\S+(?: \(\w+\))?)", told, re.MULTILINE)
+        (cell,) = re.findall(rf"^j/{name} +(\S+(?: \(\w+\))?)", output, re.MULTILINE)
         assert cell.lower() == end or cell.endswith(f" ({end})"), cell
     rows = [json.loads(line) for line in cli("status", "--json").out.splitlines()]
     assert {state.lower(): count for state, count in rows[0]["tasks"].items()} == {"cancelled": 2, "skipped": 1}
@@ -489,15 +489,15 @@ def busy(folder: Path) -> Iterator[Live]:
 
 def test_pause_and_resume_a_live_job(cli: Cli, busy: Live) -> None:
     live = busy
-    told = cli("pause", "j", "--reason", "lunch", "--by", "ana")
-    assert (told.code, told.out) == (0, "job j running, its workstream paused (lunch)\n")
+    result = cli("pause", "j", "--reason", "lunch", "--by", "ana")
+    assert (result.code, result.out) == (0, "job j running, its workstream paused (lunch)\n")
     (paused,) = [row for row in live.runtime.journal.reader.transitions(job_id="j") if row.event == "pause"]
     assert (paused.reason, paused.metadata) == ("lunch", {"by": "ana"})
     assert "s: waits for an operator\n    lunch\n    callboard resume j\n" in cli("stuck", "--older-than", "0").out
-    told = cli("pause", "j")
-    assert (told.code, "'pause' is not possible in state 'paused'" in told.err) == (1, True)
-    told = cli("pause", "j/a")
-    assert (told.code, told.err) == (2, "callboard: pause takes a job, and j@1/a is a task.\n")
+    result = cli("pause", "j")
+    assert (result.code, "'pause' is not possible in state 'paused'" in result.err) == (1, True)
+    result = cli("pause", "j/a")
+    assert (result.code, result.err) == (2, "callboard: pause takes a job, and j@1/a is a task.\n")
     assert cli("resume", "j").out == "job j running, its workstream executing (resumed by the user)\n"
 
 
@@ -505,21 +505,21 @@ def test_pause_and_resume_a_stopped_journal(cli: Cli, folder: Path) -> None:
     with running(ONE) as live:
         live.submit("j", LONG, Task("b", command=["true"], depends_on=["a"]))
     (folder / "over").touch()
-    told = cli("resume", "nope")
-    assert (told.code, "no job 'nope'" in told.err) == (2, True)
-    told = cli("pause", "j", "--request-id", "r1")
-    assert told.code == 4
-    assert "pause job j: callboard.db is not open now. It will take effect at the next start." in told.err
+    result = cli("resume", "nope")
+    assert (result.code, "no job 'nope'" in result.err) == (2, True)
+    result = cli("pause", "j", "--request-id", "r1")
+    assert result.code == 4
+    assert "pause job j: callboard.db is not open now. It will take effect at the next start." in result.err
     with running(ONE) as live:
         assert live.runtime.journal.reader.workstreams("j")[0].state == "paused"
-    told = cli("pause", "j")
-    assert told.code == 1
-    assert "pause job j is not possible: it is running; its workstream is paused; possible now: cancel" in told.err
-    told = cli("pause", "j", "--request-id", "r1")  # the command has taken effect, as it is answered again
-    assert (told.code, told.out) == (0, "job j running, its workstream paused (paused by the user)\n")
-    told = cli("resume", "j", "--plain")
-    assert told.code == 0
-    assert "job j completed (2 completed)" in told.out
+    result = cli("pause", "j")
+    assert result.code == 1
+    assert "pause job j is not possible: it is running; its workstream is paused; possible now: cancel" in result.err
+    result = cli("pause", "j", "--request-id", "r1")  # the command has taken effect, as it is answered again
+    assert (result.code, result.out) == (0, "job j running, its workstream paused (paused by the user)\n")
+    result = cli("resume", "j", "--plain")
+    assert result.code == 0
+    assert "job j completed (2 completed)" in result.out
 
 
 def test_a_pause_that_is_left_and_a_resume_after_it(cli: Cli, folder: Path) -> None:
@@ -527,8 +527,8 @@ def test_a_pause_that_is_left_and_a_resume_after_it(cli: Cli, folder: Path) -> N
         live.submit("j", LONG, Task("b", command=["true"], depends_on=["a"]))
     (folder / "over").touch()
     assert cli("pause", "j").code == 4
-    told = cli("resume", "j", "--plain")
-    assert (told.code, "job j completed (2 completed)" in told.out) == (0, True)
+    result = cli("resume", "j", "--plain")
+    assert (result.code, "job j completed (2 completed)" in result.out) == (0, True)
 
 
 def test_what_goes_on_with_a_paused_job_says_that_it_waits(cli: Cli, folder: Path, program: Program) -> None:
@@ -538,8 +538,8 @@ def test_what_goes_on_with_a_paused_job_says_that_it_waits(cli: Cli, folder: Pat
     (folder / "over").touch()
     goes_on = program("resume", "--plain")
     assert goes_on.stderr is not None
-    said = "callboard: job j is paused: `callboard resume j` in another terminal continues it\n"
-    while (line := goes_on.stderr.readline()) != said:
+    text = "callboard: job j is paused: `callboard resume j` in another terminal continues it\n"
+    while (line := goes_on.stderr.readline()) != text:
         assert line
     assert cli("resume", "j").code == 0
     out, _ = goes_on.communicate()
@@ -573,16 +573,16 @@ def test_a_task_that_is_parked_for_itself_is_not_said_to_wait_for_its_tool(
 def test_two_people_approve_from_two_terminals(cli: Cli, live: Live) -> None:
     live.submit("j", Task("deploy", command=["x"], hold=Approval(people=2)))
     assert "    callboard approve j/deploy\n" in cli("stuck", "--older-than", "0").out
-    told = cli("approve", "j/deploy", "--by", "ana", "--reason", "tested")
-    assert (told.code, told.out) == (0, "task j@1/deploy held (tested)\n")
-    told = cli("approve", "j/deploy", "--by", "ana")
-    assert told.code == 1
-    assert "ana" in told.err
-    told = cli("approve", "j", "deploy", "--by", "ben", "--json")
-    assert (told.code, json.loads(told.out)["state"]) == (0, "queued")
-    told = cli("reject", "j/deploy", "--by", "eve")
-    assert told.code == 1
-    assert "ben" in told.err or "approved" in told.err  # the decision that was made
+    result = cli("approve", "j/deploy", "--by", "ana", "--reason", "tested")
+    assert (result.code, result.out) == (0, "task j@1/deploy held (tested)\n")
+    result = cli("approve", "j/deploy", "--by", "ana")
+    assert result.code == 1
+    assert "ana" in result.err
+    result = cli("approve", "j", "deploy", "--by", "ben", "--json")
+    assert (result.code, json.loads(result.out)["state"]) == (0, "queued")
+    result = cli("reject", "j/deploy", "--by", "eve")
+    assert result.code == 1
+    assert "ben" in result.err or "approved" in result.err  # the decision that was made
 
 
 def test_what_a_running_body_asks_for(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -594,8 +594,8 @@ def test_what_a_running_body_asks_for(cli: Cli, folder: Path, monkeypatch: pytes
         while "--approval" not in command:  # until it has asked
             command = cli("stuck", "--older-than", "0").out
         assert "    callboard approve j/a --approval 'drop table'\n" in command
-        told = cli("approve", "j/a", "--approval", "drop table", "--by", "ana")
-        assert told.code == 0
+        result = cli("approve", "j/a", "--approval", "drop table", "--by", "ana")
+        assert result.code == 0
         assert live.portal.call(job.wait).ok
 
 
@@ -612,10 +612,10 @@ def test_what_a_body_asked_for_is_decided_while_nobody_runs_it(
         live.submit("j", Task("gate", run="pouring:ask"), Task("two", run="pouring:both"))
         wait_until(lambda: cli("stuck", "--older-than", "0").out.count("--approval") >= 3, "the requests of all")
     name = ("--approval", "pour") if by_name else ()
-    told = cli(verb, "j/gate", "--by", "ana", *name)
-    assert (told.code, "It will take effect at the next start" in told.err) == (4, True)
-    told = cli(verb, "j/two", "--by", "ana")
-    assert (told.code, "name the approval (--approval); it asks for 'x', 'y'" in told.err) == (1, True)
+    result = cli(verb, "j/gate", "--by", "ana", *name)
+    assert (result.code, "It will take effect at the next start" in result.err) == (4, True)
+    result = cli(verb, "j/two", "--by", "ana")
+    assert (result.code, "name the approval (--approval); it asks for 'x', 'y'" in result.err) == (1, True)
     assert cli(verb, "j/gate", "--by", "ana", "--approval", "spill").code == 1
     for one in "xy":
         assert cli("approve", "j/two", "--by", "ana", "--approval", one).code == 4
@@ -639,8 +639,8 @@ def test_reject_and_the_login_name(cli: Cli, live: Live, monkeypatch: pytest.Mon
 def test_approve_on_a_stopped_journal(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.submit("j", Task("deploy", command=["true"], hold=Approval()), Task("b", command=["true"]))
-    told = cli("approve", "j/b", "--by", "ana")
-    assert (told.code, "approve task j@1/b is not possible: it is queued; possible now: " in told.err) == (1, True)
+    result = cli("approve", "j/b", "--by", "ana")
+    assert (result.code, "approve task j@1/b is not possible: it is queued; possible now: " in result.err) == (1, True)
     assert cli("approve", "j/deploy", "--by", "ana").code == 4
     assert "job j completed (2 completed)" in cli("resume", "--plain").out
 
@@ -654,8 +654,8 @@ def test_who_cannot_approve_is_refused_by_a_stopped_journal(cli: Cli, folder: Pa
     for task, by, why in (
         ("two", " Ana", "has already approved it"), ("named", "eve", "is none of the approvers; it waits for ana, ben"),
     ):  # fmt: skip
-        told = cli("approve", f"j/{task}", "--by", by)
-        assert (told.code, why in told.err) == (1, True)
+        result = cli("approve", f"j/{task}", "--by", by)
+        assert (result.code, why in result.err) == (1, True)
     assert cli("approve", "j/two", "--by", "eve").code == 4
 
 
@@ -665,9 +665,9 @@ def test_a_stopped_journal_refuses_who_submitted_it_as_a_running_one_does(cli: C
             spec = Workstream("w", tasks=[Task("deploy", command=["true"], hold=Approval(self_approval=own))])
             live.portal.call(partial(live.runtime.submit, spec, id=job, by="dan"))
         running_says = cli("approve", "strict/deploy", "--by", "Dan").err
-    told = cli("approve", "strict/deploy", "--by", "dan")
-    assert (told.code, "dan" in told.err) == (1, True)
-    assert "submitted" in told.err
+    result = cli("approve", "strict/deploy", "--by", "dan")
+    assert (result.code, "dan" in result.err) == (1, True)
+    assert "submitted" in result.err
     assert "submitted" in running_says
     assert cli("approve", "lax/deploy", "--by", "dan").code == 4
 
@@ -692,22 +692,24 @@ def test_decisions_that_a_stopped_journal_refuses_at_once(
     with running(Worker("loop", engine="loop", capacity=2)) as live:
         live.submit("j", Task("a", run="deciding:ask"), Task("held", run="deciding:nothing", hold=Approval()))
         wait_until(lambda: "--approval" in cli("stuck", "--older-than", "0").out, "its request")
-    told = cli("approve", "j/a", "--approval", "nope")
-    assert (told.code, "it asks for no approval 'nope'" in told.err) == (1, True)
+    result = cli("approve", "j/a", "--approval", "nope")
+    assert (result.code, "it asks for no approval 'nope'" in result.err) == (1, True)
     with monkeypatch.context() as patched:
         patched.setattr(acting, "_now", lambda: 2.0**33)
-        told = cli("approve", "j/held")
-    assert (told.code, "is not possible: its time limit was" in told.err) == (1, True)
+        result = cli("approve", "j/held")
+    assert (result.code, "is not possible: its time limit was" in result.err) == (1, True)
     assert cli("approve", "j/held", "--by", "ana", "--request-id", "k").code == 4
     assert cli("approve", "j/held", "--by", "ana", "--request-id", "k").code == 4
-    told = cli("approve", "j/held", "--by", "ben", "--request-id", "k")  # another payload, though it has not been done
-    assert (told.code, "The request id 'k' was given to another command before" in told.err) == (1, True)
+    result = cli(
+        "approve", "j/held", "--by", "ben", "--request-id", "k"
+    )  # another payload, though it has not been done
+    assert (result.code, "The request id 'k' was given to another command before" in result.err) == (1, True)
     assert cli("approve", "j/a", "--approval", "drop", "--by", "ana").code == 4
     assert cli("resume", "--plain").code == 0
-    told = cli("approve", "j/a", "--approval", "drop", "--by", "ben")
-    assert (told.code, "its approval 'drop' has ended (approved)." in told.err) == (1, True)
-    told = cli("approve", "j/held", "--by", "ana", "--request-id", "k")  # the answer of the first command
-    assert (told.code, told.out[:14]) == (0, "task j@1/held ")
+    result = cli("approve", "j/a", "--approval", "drop", "--by", "ben")
+    assert (result.code, "its approval 'drop' has ended (approved)." in result.err) == (1, True)
+    result = cli("approve", "j/held", "--by", "ana", "--request-id", "k")  # the answer of the first command
+    assert (result.code, result.out[:14]) == (0, "task j@1/held ")
 
 
 # -- breakers ----------------------------------------------------------------------------------------------------------
@@ -716,8 +718,8 @@ def test_decisions_that_a_stopped_journal_refuses_at_once(
 def test_breakers(cli: Cli, live: Live) -> None:
     job = live.submit("j", Task("a", command=["x"], tool="cc"))
     assert "cc    closed" in cli("breaker", "list").out
-    told = cli("breaker", "trip", "cc", "--reason", "it is on fire", "--cooldown", "1h", "--by", "ana")
-    assert (told.code, told.out) == (0, "breaker cc open (it is on fire)\n")
+    result = cli("breaker", "trip", "cc", "--reason", "it is on fire", "--cooldown", "1h", "--by", "ana")
+    assert (result.code, result.out) == (0, "breaker cc open (it is on fire)\n")
     assert "it is on fire" in cli("breaker", "list").out
     stuck = cli("stuck", "--older-than", "0").out
     assert "    callboard breaker reset cc\n" in stuck
@@ -728,10 +730,14 @@ def test_breakers(cli: Cli, live: Live) -> None:
     )
     assert "retry in" not in stuck + cli("status", "j").out  # such a text would be wrong a second later
     assert re.search(r"^cc .* until .*; it is on fire$", cli("top", "--once").out, re.MULTILINE)
-    told = cli("breaker", "reset", "cc", "--check", "echo no; exit 3")
-    assert (told.code, "breaker cc was not reset: its check exited with 3." in told.err, told.out) == (1, True, "")
-    told = cli("breaker", "reset", "cc", "--check", "true", "--reason", "mended")
-    assert (told.code, told.out) == (0, "breaker cc closed (mended)\n")
+    result = cli("breaker", "reset", "cc", "--check", "echo no; exit 3")
+    assert (result.code, "breaker cc was not reset: its check exited with 3." in result.err, result.out) == (
+        1,
+        True,
+        "",
+    )
+    result = cli("breaker", "reset", "cc", "--check", "true", "--reason", "mended")
+    assert (result.code, result.out) == (0, "breaker cc closed (mended)\n")
     again = ("breaker", "reset", "cc", "--request-id", "k", "--check")
     assert cli(*again, "echo once >> checked").code == cli(*again, "echo twice >> checked").code == 0
     assert Path("checked").read_text() == "once\n"  # the same command has taken effect: nothing is checked again
@@ -739,14 +745,14 @@ def test_breakers(cli: Cli, live: Live) -> None:
     (row,) = [json.loads(line) for line in cli("breaker", "list", "--json").out.splitlines()]
     assert (row["tool"], row["state"], row["reason"]) == ("cc", "closed", "mended")
     assert "has used a tool 'c'; did you mean 'cc'?" in cli("breaker", "trip", "c").err
-    told = cli("breaker", "reset", "j/a")
-    assert (told.code, "task j@1/a" in told.err) == (1, True)
+    result = cli("breaker", "reset", "j/a")
+    assert (result.code, "task j@1/a" in result.err) == (1, True)
     assert job.state == "running"
 
 
 def test_tools_shows_which_limit_holds_and_who_says_so(cli: Cli, live: Live) -> None:
-    said = {"cc": Tool(max_parallel=2), "ld": Tool(breaker=Breaker(failure_threshold=3))}
-    live.submit("j", Task("a", command=["x"], tool="cc"), tools=said)
+    tools = {"cc": Tool(max_parallel=2), "ld": Tool(breaker=Breaker(failure_threshold=3))}
+    live.submit("j", Task("a", command=["x"], tool="cc"), tools=tools)
     rows = cli("tools").out.splitlines()
     assert re.split("  +", rows[0]) == [
         "TOOL", "AT ONCE", "SET BY", "RESTS UNTIL", "BREAKER", "OPENS AFTER", "COOLS DOWN", "SET BY",
@@ -784,17 +790,17 @@ depends_on = ["a"]
 def test_resume_retry_and_skip_on_a_stopped_journal(cli: Cli, folder: Path) -> None:
     (folder / "w.toml").write_text(FAILS)
     assert cli("run", "w.toml", "--id", "j", "--plain").code == 1
-    told = cli("resume", "j", "--plain")
-    assert told.code == 1
-    assert "b started" in told.out
-    assert "a started" not in told.out  # the task is carried over
-    told = cli("retry", "j/b", "--reason", "mended")
-    assert (told.code, "retry task j@2/b: callboard.db is not open now" in told.err) == (4, True)
+    result = cli("resume", "j", "--plain")
+    assert result.code == 1
+    assert "b started" in result.out
+    assert "a started" not in result.out  # the task is carried over
+    result = cli("retry", "j/b", "--reason", "mended")
+    assert (result.code, "retry task j@2/b: callboard.db is not open now" in result.err) == (4, True)
     (folder / "mended").touch()
     assert "job j completed (2 completed)" in cli("resume", "--plain").out
     assert cli("resume", "--plain").out == "Nothing is unfinished in callboard.db.\n"
-    told = cli("resume", "j")
-    assert (told.code, "has ended already: completed" in told.err) == (1, True)
+    result = cli("resume", "j")
+    assert (result.code, "has ended already: completed" in result.err) == (1, True)
     assert cli("skip", "j/b").code == 4
     assert cli("resume", "--plain").code == 0
     assert "skipped" in cli("status", "j").out
@@ -807,9 +813,9 @@ def test_retry_of_a_job_that_cannot_be_run_again_is_refused_by_a_stopped_journal
     (folder / "w.toml").write_text(FAILS)
     (folder / "mended").touch()
     assert cli("run", "w.toml", "--id", "j", "--plain").code == 0
-    told = cli("retry", "j", "--request-id", "r1")
-    assert told.code == 1
-    assert "retry job j is not possible: it is completed. `callboard retry j/TASK` runs a task again." in told.err
+    result = cli("retry", "j", "--request-id", "r1")
+    assert result.code == 1
+    assert "retry job j is not possible: it is completed. `callboard retry j/TASK` runs a task again." in result.err
     assert cli("resume", "--plain").out == "Nothing is unfinished in callboard.db.\n"
     assert cli("retry", "j/b").code == 4
     assert cli("retry", "j").code == 4  # it is judged after the commands that wait before it
@@ -819,8 +825,8 @@ def test_retry_of_a_job_that_waits_is_refused_by_a_stopped_journal_at_once(cli: 
     with running() as live:
         job = live.submit("j", Task("a", command=["x"], hold=Approval()))
         live.portal.call(reached, job, {"a": "held"})
-    told = cli("retry", "j")
-    assert (told.code, "retry job j is not possible: it is running, and has not ended." in told.err) == (1, True)
+    result = cli("retry", "j")
+    assert (result.code, "retry job j is not possible: it is running, and has not ended." in result.err) == (1, True)
     assert cli("approve", "j/a").code == 4
     assert cli("retry", "j").code == 4  # it is judged after the commands that wait before it
 
@@ -831,26 +837,26 @@ def test_skip_and_retry_of_what_is_neither_pending_nor_parked_are_refused_at_onc
     with running(Worker("one", engine="loop")) as live:
         job = live.submit("j", fails, held, Task("c", command=["x"], depends_on=["a"]))
         live.portal.call(reached, job, {"a": "circuit_open", "b": "held"})
-        told = cli("skip", "j/a")
-        assert (told.code, "Commands there: cancel, retry." in told.err) == (1, True)
-    told = cli("skip", "j/a")
-    assert told.code == 1
-    assert "skip task j@1/a is not possible: it is circuit_open; possible now: cancel, retry." in told.err
-    told = cli("retry", "j/b")
-    assert (told.code, "it is held; possible now: approve, cancel, reject." in told.err) == (1, True)
+        result = cli("skip", "j/a")
+        assert (result.code, "Commands there: cancel, retry." in result.err) == (1, True)
+    result = cli("skip", "j/a")
+    assert result.code == 1
+    assert "skip task j@1/a is not possible: it is circuit_open; possible now: cancel, retry." in result.err
+    result = cli("retry", "j/b")
+    assert (result.code, "it is held; possible now: approve, cancel, reject." in result.err) == (1, True)
     assert cli("skip", "j/c").code == 4
     assert cli("skip", "j/a").code == 4  # it is judged after the commands that wait before it
 
 
 def test_retry_and_skip_on_a_live_runtime(cli: Cli, busy: Live) -> None:
-    told = cli("skip", "j/b", "--request-id", "r1")
-    assert (told.code, told.out) == (0, "task j@1/b skipped (skipped by an operator)\n")
-    told = cli("retry", "j")
-    assert (told.code, "not possible in state 'running'" in told.err) == (1, True)
+    result = cli("skip", "j/b", "--request-id", "r1")
+    assert (result.code, result.out) == (0, "task j@1/b skipped (skipped by an operator)\n")
+    result = cli("retry", "j")
+    assert (result.code, "not possible in state 'running'" in result.err) == (1, True)
     assert cli("cancel", "j", "--force").code == 0
-    told = cli("retry", "j", "--reason", "once more")
-    assert told.code == 0
-    assert told.out.startswith("job j running")
+    result = cli("retry", "j", "--reason", "once more")
+    assert result.code == 0
+    assert result.out.startswith("job j running")
     assert cli("skip", "j/b", "--request-id", "r1").out == "task j@1/b skipped (skipped by an operator)\n"
 
 
@@ -860,28 +866,28 @@ def test_retry_and_skip_on_a_live_runtime(cli: Cli, busy: Live) -> None:
 def test_workers(cli: Cli, busy: Live) -> None:
     (row,) = [json.loads(line) for line in cli("workers", "list", "--json").out.splitlines()]
     assert (row["name"], row["state"], row["assigned"], row["capacity"]) == ("one", "busy", 1, 1)
-    told = cli("workers", "pause", "one", "--reason", "disk is full", "--by", "ana")
-    assert (told.code, told.out) == (0, f"worker {row['id']} paused (disk is full)\n")
+    result = cli("workers", "pause", "one", "--reason", "disk is full", "--by", "ana")
+    assert (result.code, result.out) == (0, f"worker {row['id']} paused (disk is full)\n")
     assert "disk is full" in cli("workers", "list").out
     assert "    callboard workers resume one\n" in cli("stuck", "--older-than", "0").out
-    told = cli("workers", "pause", "one")
-    assert (told.code, "'pause' is not possible in state 'paused'" in told.err) == (1, True)
+    result = cli("workers", "pause", "one")
+    assert (result.code, "'pause' is not possible in state 'paused'" in result.err) == (1, True)
     assert cli("workers", "resume", "one").code == 0
     assert "There is no worker 'on'; did you mean 'one'?" in cli("workers", "pause", "on").err
-    told = cli("workers", "terminate", row["id"])
-    assert (told.code, "terminated" in told.out) == (0, True)
-    told = cli("workers", "start", "one", "--request-id", "s")
-    assert told.code == 0
-    assert cli("workers", "start", "one", "--request-id", "s").out == told.out
-    told = cli("workers", "shutdown", "one", "--deadline", "1s")
-    assert told.code == 0
+    result = cli("workers", "terminate", row["id"])
+    assert (result.code, "terminated" in result.out) == (0, True)
+    result = cli("workers", "start", "one", "--request-id", "s")
+    assert result.code == 0
+    assert cli("workers", "start", "one", "--request-id", "s").out == result.out
+    result = cli("workers", "shutdown", "one", "--deadline", "1s")
+    assert result.code == 0
 
 
 def test_workers_of_a_stopped_journal(cli: Cli, folder: Path) -> None:
     with running(ONE):
         pass
-    told = cli("workers", "start", "one")
-    assert (told.code, told.err) == (
+    result = cli("workers", "start", "one")
+    assert (result.code, result.err) == (
         1,
         "callboard: worker one: no runtime has callboard.db open, so no worker runs.\n",
     )
@@ -959,25 +965,25 @@ LOOKS = (
 
 @pytest.mark.parametrize("look", LOOKS, ids=" ".join)
 def test_nothing_that_is_shown_holds_what_a_terminal_would_obey(cli: Cli, spoilt: Live, look: tuple[str, ...]) -> None:
-    told = cli(*look)
-    assert raw(told.everything) == set()
-    assert not any(line.startswith("j fake line") for line in told.out.splitlines())
-    assert max(map(len, told.out.splitlines())) < 600
+    result = cli(*look)
+    assert raw(result.everything) == set()
+    assert not any(line.startswith("j fake line") for line in result.out.splitlines())
+    assert max(map(len, result.out.splitlines())) < 600
     if look[0] not in {"top", "check"}:
-        told = cli(*look, "--json")
-        assert raw(told.out) == set()
-        assert look[0] == "status" or any(json.loads(line).get("reason") == EVIL for line in told.out.splitlines())
+        result = cli(*look, "--json")
+        assert raw(result.out) == set()
+        assert look[0] == "status" or any(json.loads(line).get("reason") == EVIL for line in result.out.splitlines())
 
 
 def test_what_came_of_a_command_holds_nothing_that_a_terminal_would_obey(cli: Cli, spoilt: Live) -> None:
     for args in (("resume", "j"), ("pause", "j"), ("pause", "j"), ("retry", "j"), ("cancel", "j"), ("skip", "j/c")):
-        told = cli(*args, "--reason", EVIL)
-        assert raw(told.everything) == set(), args
-        assert len(told.everything.splitlines()) == 1, args
+        result = cli(*args, "--reason", EVIL)
+        assert raw(result.everything) == set(), args
+        assert len(result.everything.splitlines()) == 1, args
     for args in (("status", EVIL), ("history", "j", EVIL), ("workers", "pause", EVIL), ("breaker", "trip", EVIL)):
         assert raw(cli(*args).everything) == set(), args
-    told = cli("status", "--journal", EVIL[:80])
-    assert (told.code, raw(told.everything)) == (2, set())
+    result = cli("status", "--journal", EVIL[:80])
+    assert (result.code, raw(result.everything)) == (2, set())
 
 
 def test_a_live_view_shows_nothing_that_a_terminal_would_obey_and_a_plain_one_neither(folder: Path, cli: Cli) -> None:
@@ -986,9 +992,9 @@ def test_a_live_view_shows_nothing_that_a_terminal_would_obey_and_a_plain_one_ne
         'name = "evil"\n[[tasks]]\nname = "a"\nrun = "evil:body"\n'
         '[[tasks]]\nname = "b"\ncommand = ["sh", "-c", "printf \'\\\\033[2Jboo\\\\n\'; exit 3"]\n'
     )
-    told = cli("run", "evil.toml", "--plain")
-    assert told.code == 1
-    assert raw(told.everything.replace(EVIL, "")) == set()  # but for what the body itself prints
+    result = cli("run", "evil.toml", "--plain")
+    assert result.code == 1
+    assert raw(result.everything.replace(EVIL, "")) == set()  # but for what the body itself prints
 
 
 @step(tool="big model")
@@ -1006,8 +1012,8 @@ def test_what_a_step_waits_for_is_shown_its_tool_and_the_breaker(cli: Cli) -> No
         assert cli("breaker", "trip", "big model", "--cooldown", "2h").code == 0
         job = live.submit("j", Task("a", run=asks))
         at_once = partial(cli, "stuck", "--older-than", "0")
-        told = "for its body, which waits in its step ask_model for tool 'big model', whose breaker is open (until "
-        wait_until(lambda: told in at_once().out)
+        text = "for its body, which waits in its step ask_model for tool 'big model', whose breaker is open (until "
+        wait_until(lambda: text in at_once().out)
         assert "    callboard breaker reset 'big model'\n" in at_once().out
         shown = cli("status", "j/a").out
         assert re.search(r"ask_model +waiting +0 +for tool 'big model', whose breaker is open", shown), shown
@@ -1053,8 +1059,8 @@ def test_a_message_is_sent_from_another_terminal(cli: Cli) -> None:
         wait_until(lambda: "waits for message 'payment'" in cli("stuck", "--older-than", "0").out)
         assert "    callboard send j/a payment --data JSON\n" in cli("stuck", "--older-than", "0").out
         assert "for message 'payment'" in cli("status", "j/a").out
-        told = cli("send", "j", "payment", "--data", '{"cents": 1200}', "--request-id", "r1")
-        assert (told.code, told.out) == (0, "job j running, its workstream executing (message payment)\n")
+        result = cli("send", "j", "payment", "--data", '{"cents": 1200}', "--request-id", "r1")
+        assert (result.code, result.out) == (0, "job j running, its workstream executing (message payment)\n")
         assert cli("send", "j", "payment", "--data", '{"cents": 1200}', "--request-id", "r1").code == 0
         wait_until(lambda: "waits for message 'the answer' (until " in cli("stuck", "--older-than", "0").out)
         assert "callboard send j/a 'the answer' --data JSON" in cli("stuck", "--older-than", "0").out
@@ -1062,8 +1068,8 @@ def test_a_message_is_sent_from_another_terminal(cli: Cli) -> None:
         assert cli("send", "j/a", "", "--data", "1").code == 2
         assert json.loads(cli("send", "j/a", "the answer", "--by", "ana", "--json").out)["kind"] == "task"
         assert live.portal.call(job.wait).results["a"] == [{"cents": 1200}, None]
-        told = cli("send", "j", "payment")
-        assert (told.code, "send" in told.err, "completed" in told.err) == (1, True, True)
+        result = cli("send", "j", "payment")
+        assert (result.code, "send" in result.err, "completed" in result.err) == (1, True, True)
 
 
 async def two_steps(task: TaskContext) -> list[str]:
@@ -1082,14 +1088,14 @@ def test_a_task_is_retried_from_a_step_on_from_another_terminal(cli: Cli) -> Non
     stepped.clear()
     with running(Worker("loop", engine="loop")) as live:
         live.portal.call(live.submit("j", Task("a", run=two_steps)).wait)
-        told = cli("retry", "j/a", "--from-step", "shwo#2")
-        assert (told.code, "keeps no step 'shwo#2'; did you mean 'show#2'? kept are: show, show#2" in told.err) == (
+        result = cli("retry", "j/a", "--from-step", "shwo#2")
+        assert (result.code, "keeps no step 'shwo#2'; did you mean 'show#2'? kept are: show, show#2" in result.err) == (
             2,
             True,
         )
         assert cli("retry", "j", "--from-step", "show").code == 2
-        told = cli("retry", "j/a", "--from-step", "show#2", "--request-id", "r1")
-        assert (told.code, told.err) == (0, "")
+        result = cli("retry", "j/a", "--from-step", "show#2", "--request-id", "r1")
+        assert (result.code, result.err) == (0, "")
         live.portal.call(live.portal.call(live.runtime.job, "j").wait)
         assert stepped == ["a", "b", "b"]
         assert cli("retry", "j/a", "--from-step", "show#2", "--request-id", "r1").code == 0
@@ -1114,13 +1120,13 @@ def test_what_a_job_waits_for_is_told_of_its_tasks_in_words_that_are_true_of_the
         )
         assert at_once().out.count("    callboard approve j/b --approval go\n") == 2
         assert "callboard cancel" not in at_once().out
-        told = cli("retry", "j/a", "--from-step", "show")
-        assert told.code == 1
-        assert told.err.startswith("callboard: task j@1/a: its job: 'retry' is not possible in state 'running'.")
+        result = cli("retry", "j/a", "--from-step", "show")
+        assert result.code == 1
+        assert result.err.startswith("callboard: task j@1/a: its job: 'retry' is not possible in state 'running'.")
         assert len(json.loads(cli("history", "j/a", "--flow").out)["steps"]) == 2
         assert len(json.loads(cli("history", "j/b", "--flow").out)["approvals"]) == 1
-        told = cli("history", "j/c", "--flow")
-        assert (told.code, told.out, "j@1/c has taken no step yet" in told.err) == (2, "", True)
+        result = cli("history", "j/c", "--flow")
+        assert (result.code, result.out, "j@1/c has taken no step yet" in result.err) == (2, "", True)
         live.end(job)
 
 
@@ -1128,9 +1134,9 @@ def test_of_a_journal_that_nobody_runs_only_a_kept_step_is_accepted(cli: Cli) ->
     stepped.clear()
     with running(Worker("loop", engine="loop")) as live:
         live.portal.call(live.submit("j", Task("a", run=two_steps)).wait)
-    told = cli("retry", "j/a", "--from-step", "shwo#2")
-    assert (told.code, told.err.startswith("callboard: retry task j@1/a is not possible: ")) == (1, True)
-    assert "did you mean 'show#2'? kept are: show, show#2." in told.err
+    result = cli("retry", "j/a", "--from-step", "shwo#2")
+    assert (result.code, result.err.startswith("callboard: retry task j@1/a is not possible: ")) == (1, True)
+    assert "did you mean 'show#2'? kept are: show, show#2." in result.err
     assert cli("retry", "j", "--from-step", "show").code == 2
     assert cli("retry", "j/a", "--from-step", "show#2").code == acting.LATER
     with running(Worker("loop", engine="loop")) as live:
@@ -1144,8 +1150,8 @@ def test_a_message_to_a_job_that_nobody_runs_waits_for_the_next_start(cli: Cli) 
         live.submit("j", Task("a", run=takes_two))
         live.end(live.submit("ended", Task("a", run=takes_two)))
     assert cli("send", "j", "payment", "--data", "1").code == acting.LATER
-    told = cli("send", "ended", "payment")
-    assert (told.code, told.err.strip()) == (
+    result = cli("send", "ended", "payment")
+    assert (result.code, result.err.strip()) == (
         1, "callboard: send job ended is not possible: the job is cancelled, and receives nothing more.",
     )  # fmt: skip
     with running(Worker("loop", engine="loop")) as live:

@@ -41,9 +41,9 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     def run(*args: str) -> tuple[int, str, str]:
         capsys.readouterr()
         code = run_command(lambda: COMMAND(list(args), prog_name="callboard"))
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err
-        return code, told.out, told.err
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err
+        return code, output.out, output.err
 
     return run
 

@@ -36,8 +36,8 @@ def ran(folder: Path, cli: Callable[..., CommandResult]) -> Callable[..., Comman
 
 
 def test_the_rows_that_a_task_took_are_told_with_their_times(ran: Callable[..., CommandResult]) -> None:
-    told = ran("diagram", "--entity", "J1/one")
-    lines = told.out.splitlines()
+    result = ran("diagram", "--entity", "J1/one")
+    lines = result.out.splitlines()
     assert lines[0] == "stateDiagram-v2"
     time = r"\d\d\.\d\d\.\d\d"
     assert any(re.fullmatch(rf"    queued --> running: start at {time}, {time}", line) for line in lines)
@@ -58,14 +58,14 @@ def test_every_kind_of_entity_has_a_path(ran: Callable[..., CommandResult]) -> N
 
 
 def test_it_is_drawn_for_graphviz_and_as_svg_too(ran: Callable[..., CommandResult]) -> None:
-    told = ran("diagram", "--entity", "J1/one", "--format", "dot").out
-    assert f'"completed" [peripheries=2, style="rounded,filled", fillcolor="{PRESENT}"];' in told
-    assert f'"retrying" [style="rounded,filled", fillcolor="{PASSED}"];' in told
-    assert f'[label="hold", color="{ASIDE}", fontcolor="{ASIDE}"];' in told
-    told = ran("diagram", "--entity", "J1/one", "--format", "svg").out
-    ElementTree.fromstring(told)
-    assert (told.count(f'fill="{PRESENT}"'), told.count(f'fill="{PASSED}"')) == (4, 10)
-    assert re.search(r"start at \d\d:\d\d:\d\d", told)
+    output = ran("diagram", "--entity", "J1/one", "--format", "dot").out
+    assert f'"completed" [peripheries=2, style="rounded,filled", fillcolor="{PRESENT}"];' in output
+    assert f'"retrying" [style="rounded,filled", fillcolor="{PASSED}"];' in output
+    assert f'[label="hold", color="{ASIDE}", fontcolor="{ASIDE}"];' in output
+    output = ran("diagram", "--entity", "J1/one", "--format", "svg").out
+    ElementTree.fromstring(output)
+    assert (output.count(f'fill="{PRESENT}"'), output.count(f'fill="{PASSED}"')) == (4, 10)
+    assert re.search(r"start at \d\d:\d\d:\d\d", output)
 
 
 def test_what_is_not_there_and_what_is_asked_wrongly_is_told(ran: Callable[..., CommandResult]) -> None:
@@ -73,17 +73,17 @@ def test_what_is_not_there_and_what_is_asked_wrongly_is_told(ran: Callable[..., 
     assert "did you mean 'one'?" in ran("diagram", "--entity", "J1/on").err
     assert "There is no worker 'J1'" in ran("diagram", "--entity", "worker:J1").err
     for wrong in ((), ("task", "--entity", "J1")):
-        told = ran("diagram", *wrong)
-        assert told.code == 2
-        assert "Name either a machine" in told.err
+        result = ran("diagram", *wrong)
+        assert result.code == 2
+        assert "Name either a machine" in result.err
 
 
 def test_a_job_and_a_breaker_of_one_name_are_told_apart(folder: Path, cli: Callable[..., CommandResult]) -> None:
     (folder / "a.toml").write_text(FILE, encoding="utf-8")
     cli("run", "a.toml", "--id", "sh", "--plain")
-    told = cli("diagram", "--entity", "sh")
-    assert told.code == 2
-    assert "Use one of: job:sh, breaker:sh." in told.err
+    result = cli("diagram", "--entity", "sh")
+    assert result.code == 2
+    assert "Use one of: job:sh, breaker:sh." in result.err
     assert "class closed present" in cli("diagram", "--entity", "breaker:sh").out
     assert "class completed present" in cli("diagram", "--entity", "job:sh").out
 
@@ -104,7 +104,7 @@ def test_an_entity_whose_machine_is_not_known_here_is_drawn_from_its_path(
     ran: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("callboard.runtime.cli.entity.MACHINES", {})
-    told = ran("diagram", "--entity", "J1/one").out
-    assert "pending --> queued: enqueue at" in told
-    assert "held" not in told
-    assert "class completed present" in told
+    output = ran("diagram", "--entity", "J1/one").out
+    assert "pending --> queued: enqueue at" in output
+    assert "held" not in output
+    assert "class completed present" in output

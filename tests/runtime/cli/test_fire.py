@@ -64,22 +64,22 @@ def test_a_task_is_approved_by_an_event(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.submit()
         words = ["fire", "release/deploy", "approve", "--by", "ana", "--reason", "fine", "--request-id", "r1"]
-        told = cli(*words)
-        assert (told.code, told.out, told.err) == (0, "task release@1/deploy queued (fine)\n", "")
-        assert cli(*words).out == told.out  # the same again
+        result = cli(*words)
+        assert (result.code, result.out, result.err) == (0, "task release@1/deploy queued (fine)\n", "")
+        assert cli(*words).out == result.out  # the same again
         again = cli("approve", "release/deploy", "--by", "ana", "--reason", "fine", "--request-id", "r1")
-        assert again.out == told.out  # and so is the verb
+        assert again.out == result.out  # and so is the verb
         assert live.decided("deploy") == [("ana", "fine")]
-        told = cli("fire", "release@1/build", "start")
-        assert told.code == 1
-        assert "'start' is not possible in state 'held'. Possible there: approve, cancel, reject." in told.err
-        assert "The runtime fires 'start' itself" in told.err
-        told = cli("fire", "release/build", "aprove", "--json")
-        answer = json.loads(told.out)
-        assert (told.code, answer["refused"], answer["allowed"]) == (1, "conflict", ["approve", "cancel", "reject"])
+        result = cli("fire", "release@1/build", "start")
+        assert result.code == 1
+        assert "'start' is not possible in state 'held'. Possible there: approve, cancel, reject." in result.err
+        assert "The runtime fires 'start' itself" in result.err
+        result = cli("fire", "release/build", "aprove", "--json")
+        answer = json.loads(result.out)
+        assert (result.code, answer["refused"], answer["allowed"]) == (1, "conflict", ["approve", "cancel", "reject"])
         assert "did you mean 'approve'?" in answer["error"]
-        told = cli("fire", "release", "cancel", "--by", "bo", "--json")
-        assert (json.loads(told.out)["state"], json.loads(told.out)["id"]) == ("cancelled", "release")
+        result = cli("fire", "release", "cancel", "--by", "bo", "--json")
+        assert (json.loads(result.out)["state"], json.loads(result.out)["id"]) == ("cancelled", "release")
         assert "is not possible in state 'cancelled'" in cli("fire", "release", "resume").err
 
 
@@ -95,8 +95,8 @@ def test_names_say_what_is_meant(cli: Cli, folder: Path) -> None:
         assert "There is no worker 'v'" in cli("fire", "worker:v", "pause").err
         assert "There is no machine 'relaese' in this journal" in cli("fire", "relaese", "pause").err
         assert "has no task 'nope'" in cli("fire", "release/nope", "approve").err
-        told = cli("fire", "job:release", "cancel", "--metadata", "n=1")
-        assert (told.code, "A job keeps no metadata with an event" in told.err) == (2, True)
+        result = cli("fire", "job:release", "cancel", "--metadata", "n=1")
+        assert (result.code, "A job keeps no metadata with an event" in result.err) == (2, True)
 
 
 def test_at_a_stopped_journal_it_waits_or_is_refused(cli: Cli, folder: Path) -> None:
@@ -108,21 +108,21 @@ def test_at_a_stopped_journal_it_waits_or_is_refused(cli: Cli, folder: Path) -> 
         ("skip", "it is held; possible now: approve, cancel, reject."),
         ("aprove", "did you mean 'approve'?"),
     ):
-        told = cli("fire", "release/deploy", event)
-        assert (told.code, f"{event!r} at task release@1/deploy is not possible" in told.err) == (1, True)
-        assert why in told.err
+        result = cli("fire", "release/deploy", event)
+        assert (result.code, f"{event!r} at task release@1/deploy is not possible" in result.err) == (1, True)
+        assert why in result.err
     words = ["fire", "release/deploy", "approve", "--by", "ana", "--request-id", "r1"]
-    told = cli(*words)
-    assert (told.code, "It will take effect at the next start" in told.err) == (4, True)
+    result = cli(*words)
+    assert (result.code, "It will take effect at the next start" in result.err) == (4, True)
     assert cli(*words).code == 4
     assert cli("approve", "release/deploy", "--by", "ana", "--request-id", "r1").code == 4  # the same command
-    told = cli("reject", "release/deploy", "--by", "ana", "--request-id", "r1")
-    assert (told.code, "was given to another command before" in told.err) == (1, True)
+    result = cli("reject", "release/deploy", "--by", "ana", "--request-id", "r1")
+    assert (result.code, "was given to another command before" in result.err) == (1, True)
     with running() as live:
         assert live.decided("deploy") == [("ana", None)]
         assert cli(*words).out == "task release@1/deploy queued\n"
-    told = cli(*words)  # its answer is kept
-    assert (told.code, told.out) == (0, "task release@1/deploy queued\n")
+    result = cli(*words)  # its answer is kept
+    assert (result.code, result.out) == (0, "task release@1/deploy queued\n")
 
 
 def test_the_key_of_what_a_program_has_said_is_known_at_a_stopped_journal(cli: Cli, folder: Path) -> None:
@@ -135,19 +135,19 @@ def test_the_key_of_what_a_program_has_said_is_known_at_a_stopped_journal(cli: C
     for words in (["fire", "kiln", "trip"], ["breaker", "trip", "kiln"]):
         assert cli(*words, "--reason", "hot", "--by", "ana", "--request-id", "t").code == 4
     assert cli("fire", "release/deploy", "approve", "--by", "ana", "--request-id", "a").code == 4
-    told = cli("fire", "release/deploy", "reject", "--by", "ana", "--request-id", "a")
-    assert (told.code, "was given to another command before" in told.err) == (1, True)
+    result = cli("fire", "release/deploy", "reject", "--by", "ana", "--request-id", "a")
+    assert (result.code, "was given to another command before" in result.err) == (1, True)
 
 
 def test_a_published_lifecycle_has_its_own_words(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.submit(lifecycle="execution")
-        told = cli("fire", "release/deploy", "APPROVE", "--by", "ana")
-        assert (told.code, told.out) == (0, "task release@1/deploy queued\n")
+        result = cli("fire", "release/deploy", "APPROVE", "--by", "ana")
+        assert (result.code, result.out) == (0, "task release@1/deploy queued\n")
         assert "use the verb approve()" in cli("fire", "release/build", "approve").err
         live.portal.call(live.runtime._services.settled, 60)
-    told = cli("fire", "release/build", "ENQUEUE")
-    assert (told.code, "possible now: APPROVE, CANCEL, REJECT" in told.err) == (1, True)
+    result = cli("fire", "release/build", "ENQUEUE")
+    assert (result.code, "possible now: APPROVE, CANCEL, REJECT" in result.err) == (1, True)
     assert cli("fire", "release/build", "APPROVE", "--by", "bo").code == 4
     with running() as live:
         assert live.decided("build") == [("bo", None)]

@@ -113,10 +113,10 @@ def test_a_server_that_is_stopped_while_it_starts_ends(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, place: tuple[type, str], count: int
 ) -> None:
     sender = Sender(monkeypatch, place, count)
-    told = cli("serve", "--port", "0")
-    assert (told.code, sender.left) == (0, [130] * (count == 3))
-    assert "nothing new starts" in told.err
-    assert told.out.endswith("continue at the next start\n")
+    result = cli("serve", "--port", "0")
+    assert (result.code, sender.left) == (0, [130] * (count == 3))
+    assert "nothing new starts" in result.err
+    assert result.out.endswith("continue at the next start\n")
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -132,7 +132,7 @@ def test_a_run_that_is_stopped_while_it_starts_ends_and_goes_on_at_the_next_star
             assert cli(*begun).code == 130
         begun = ["resume", "--plain"]
     sender = Sender(monkeypatch, place, count)
-    told = cli(*begun)
-    assert (told.code, sender.left) == (130, [130] * (count == 3))
-    assert "job j1 is unfinished" in told.out
+    result = cli(*begun)
+    assert (result.code, sender.left) == (130, [130] * (count == 3))
+    assert "job j1 is unfinished" in result.out
     assert cli("check").code == 0

@@ -127,28 +127,28 @@ def running(**options: Any) -> Iterator[Live]:
 def test_fire_drives_a_live_machine(cli: Cli, folder: Path) -> None:
     with running() as live:
         run = live.run()
-        told = cli("fire", "run-7", "ENQUEUE", "--reason", "webhook", "--request-id", "r1", "--metadata", "n=3",
+        result = cli("fire", "run-7", "ENQUEUE", "--reason", "webhook", "--request-id", "r1", "--metadata", "n=3",
                    "--metadata", "branch=main", "--by", "ana")  # fmt: skip
-        assert (told.code, told.out, told.err) == (0, "machine run-7 queued (webhook)\n", "")
+        assert (result.code, result.out, result.err) == (0, "machine run-7 queued (webhook)\n", "")
         assert run.record.reason == "webhook"
         (row,) = [row for row in live.runtime.journal.reader.transitions(entity_id="run-7") if row.event == "ENQUEUE"]
         assert row.metadata == {"by": "ana", "n": 3, "branch": "main"}
         again = cli("fire", "run-7", "ENQUEUE", "--reason", "webhook", "--request-id", "r1", "--metadata", "n=3",
                     "--metadata", "branch=main", "--by", "ana")  # fmt: skip
-        assert again == told
-        told = cli("fire", "run-7", "START", "--request-id", "r1")
-        assert (told.code, "'r1' was given to another command before" in told.err) == (1, True)
-        told = cli("fire", "run-7", "APPROVE")
-        assert told.code == 1
-        assert "'APPROVE' is not possible in state 'queued'. Possible there: CANCEL, FAIL, START" in told.err
-        told = cli("fire", "run-8", "APPROVE")
-        assert (told.code, "There is no machine 'run-8' in this journal; did you mean 'run-7'?" in told.err) == (
+        assert again == result
+        result = cli("fire", "run-7", "START", "--request-id", "r1")
+        assert (result.code, "'r1' was given to another command before" in result.err) == (1, True)
+        result = cli("fire", "run-7", "APPROVE")
+        assert result.code == 1
+        assert "'APPROVE' is not possible in state 'queued'. Possible there: CANCEL, FAIL, START" in result.err
+        result = cli("fire", "run-8", "APPROVE")
+        assert (result.code, "There is no machine 'run-8' in this journal; did you mean 'run-7'?" in result.err) == (
             2,
             True,
         )
         assert cli("fire", "run-7", "START", "--metadata", "n").code == 2
-        told = cli("fire", "run-7", "START", "--json")
-        assert json.loads(told.out)["state"] == "running"
+        result = cli("fire", "run-7", "START", "--json")
+        assert json.loads(result.out)["state"] == "running"
 
 
 def test_a_machine_is_no_job_and_a_fact_is_given_once(cli: Cli, folder: Path) -> None:
@@ -156,8 +156,8 @@ def test_a_machine_is_no_job_and_a_fact_is_given_once(cli: Cli, folder: Path) ->
         live.run("ENQUEUE")
         for verb in ("cancel", "retry", "approve"):
             assert "is a machine, not a job: use `callboard fire run-7 EVENT`" in cli(verb, "run-7").err
-        told = cli("fire", "run-7", "START", "--metadata", "n=1", "--metadata", "n=2")
-        assert (told.code, "gives 'n' twice" in told.err) == (2, True)
+        result = cli("fire", "run-7", "START", "--metadata", "n=1", "--metadata", "n=2")
+        assert (result.code, "gives 'n' twice" in result.err) == (2, True)
         assert live.runtime.machine("run-7").state == "queued"
 
 
@@ -170,21 +170,24 @@ def test_a_job_and_a_machine_of_one_name_are_told_apart(cli: Cli, folder: Path) 
             live.portal.call(lambda name=name: live.runtime.submit(held, id=name))
         too = "callboard: A machine has the name 'x', too: `machine:x` shows it.\n"
         for words in (["status", "x"], ["history", "x"]):
-            told = cli(*words)
-            assert (told.code, told.err, "queued" in told.out, "running" in told.out) == (0, too, False, True)
+            result = cli(*words)
+            assert (result.code, result.err, "queued" in result.out, "running" in result.out) == (0, too, False, True)
         for words in (["status", "machine:x"], ["history", "machine:x"]):
-            told = cli(*words)
-            assert (told.code, told.err, "queued" in told.out, "running" in told.out) == (0, "", True, False)
+            result = cli(*words)
+            assert (result.code, result.err, "queued" in result.out, "running" in result.out) == (0, "", True, False)
         assert cli("status", "job:x").out.startswith("machine job:x: execution, pending")
         assert json.loads(cli("status", "job:y", "--json").out.splitlines()[0])["id"] == "y"
-        told = cli("status", "machine:y")
-        assert (told.code, "There is no machine 'y' in this journal" in told.err) == (2, True)
-        told = cli("fire", "machine:x", "START")
-        assert (told.code, told.out) == (0, "machine x running\n")
-        told = cli("fire", "y", "START")
-        assert (told.code, "job, workstream knows no such event" in told.err) == (1, True)
-        told = cli("cancel", "machine:job:x")
-        assert (told.code, "'job:x' is a machine, not a job: use `callboard fire job:x EVENT`" in told.err) == (2, True)
+        result = cli("status", "machine:y")
+        assert (result.code, "There is no machine 'y' in this journal" in result.err) == (2, True)
+        result = cli("fire", "machine:x", "START")
+        assert (result.code, result.out) == (0, "machine x running\n")
+        result = cli("fire", "y", "START")
+        assert (result.code, "job, workstream knows no such event" in result.err) == (1, True)
+        result = cli("cancel", "machine:job:x")
+        assert (result.code, "'job:x' is a machine, not a job: use `callboard fire job:x EVENT`" in result.err) == (
+            2,
+            True,
+        )
         assert cli("cancel", "x").out == "job x cancelled (cancelled by the user)\n"
         assert cli("cancel", "job:y").out == "job y cancelled (cancelled by the user)\n"
         assert live.runtime.machine("x").state == "running"
@@ -193,17 +196,17 @@ def test_a_job_and_a_machine_of_one_name_are_told_apart(cli: Cli, folder: Path) 
 def test_fire_at_a_stopped_journal_waits_for_the_next_start(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.run("ENQUEUE")
-    told = cli("fire", "run-7", "APPROVE")
-    assert (told.code, told.err) == (
+    result = cli("fire", "run-7", "APPROVE")
+    assert (result.code, result.err) == (
         1,
         "callboard: 'APPROVE' at machine run-7 is not possible: it is queued; possible now: CANCEL, FAIL, START.\n",
     )
-    told = cli("fire", "run-7", "START", "--request-id", "r1")
-    assert (told.code, "It will take effect at the next start" in told.err) == (4, True)
+    result = cli("fire", "run-7", "START", "--request-id", "r1")
+    assert (result.code, "It will take effect at the next start" in result.err) == (4, True)
     with running() as live:
         assert live.runtime.machine("run-7").state == "running"
-        told = cli("fire", "run-7", "START", "--request-id", "r1")
-        assert (told.code, told.out) == (0, "machine run-7 running\n")
+        result = cli("fire", "run-7", "START", "--request-id", "r1")
+        assert (result.code, result.out) == (0, "machine run-7 running\n")
 
 
 def test_resume_does_not_end_before_events_that_were_left_are_done(cli: Cli, folder: Path) -> None:
@@ -223,8 +226,11 @@ def test_what_is_fired_behind_what_waits_already_is_judged_when_it_is_taken(cli:
     assert cli("fire", "run-7", "SUCCEED").code == 1
     assert cli("fire", "run-7", "START").code == 4
     assert cli("fire", "run-7", "SUCCEED").code == 4
-    told = cli("fire", "run-7", "PUBLISH")
-    assert (told.code, "'PUBLISH' at machine run-7 is not possible" in told.err) == (1, True)  # no state has the event
+    result = cli("fire", "run-7", "PUBLISH")
+    assert (result.code, "'PUBLISH' at machine run-7 is not possible" in result.err) == (
+        1,
+        True,
+    )  # no state has the event
     with running() as live:
         states = [row.to_state for row in live.runtime.journal.reader.transitions(entity_id="run-7")]
         assert states[-2:] == ["running", live.runtime.machine("run-7").state]
@@ -279,8 +285,8 @@ def test_machines_are_shown_beside_jobs(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.run("ENQUEUE", "START", "RECOVER")
         live.run("SKIP", name="run-8")
-        told = cli("status")
-        lines = told.out.splitlines()
+        result = cli("status")
+        lines = result.out.splitlines()
         assert lines[0].split() == ["NAME", "MACHINE", "STATE", "SINCE", "UNTIL", "REASON"]
         assert [line.split()[:3] for line in lines[1:]] == [
             ["run-8", "execution", "skipped"], ["run-7", "execution", "recovering"],
@@ -301,11 +307,11 @@ def test_machines_are_shown_beside_jobs(cli: Cli, folder: Path) -> None:
 def test_metadata_that_uses_our_words_is_not_taken_for_what_we_say(cli: Cli, folder: Path) -> None:
     with running(jsonl=folder / "log.jsonl") as live:
         live.run("ENQUEUE")
-        told = cli(
+        result = cli(
             "fire", "run-7", "START", "--metadata", "ended_as=failed", "--metadata", "machine=x", "--metadata",
             "path=callboard.machines:TASK", "--metadata", "lifecycle=theirs",
         )  # fmt: skip
-        assert told.code == 0, told.err
+        assert result.code == 0, result.err
         history = cli("history", "run-7").out
         assert "[START]" in history
         assert "ended as" not in history
@@ -320,19 +326,19 @@ def test_stuck_tells_of_machines_and_of_the_events_that_they_wait_for(cli: Cli, 
         live.run("ENQUEUE", "START", "RECOVER")
         live.run("ENQUEUE", name="run-8")
         live.run("SKIP", name="run-9")  # has ended
-        told = cli("stuck", "--older-than", "0")
-        assert told.code == 1
-        (recovering,) = re.findall(r"^machine run-7 recovering for .* waits for (.*)$", told.out, re.MULTILINE)
+        result = cli("stuck", "--older-than", "0")
+        assert result.code == 1
+        (recovering,) = re.findall(r"^machine run-7 recovering for .* waits for (.*)$", result.out, re.MULTILINE)
         assert re.fullmatch(r"CANCEL, FAIL, START; FAIL comes at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+", recovering)
-        assert "waits for a free agent: CANCEL, FAIL, START\n    callboard fire run-8 EVENT\n" in told.out
-        assert "run-9" not in told.out
+        assert "waits for a free agent: CANCEL, FAIL, START\n    callboard fire run-8 EVENT\n" in result.out
+        assert "run-9" not in result.out
         rows = [json.loads(line) for line in cli("stuck", "--older-than", "0", "--json").out.splitlines()]
         assert [(row["kind"], row["target"]) for row in rows] == [("machine", "run-8"), ("machine", "run-7")]
         assert cli("stuck", "--older-than", "1h").code == 0
-    told = cli("stuck", "--older-than", "0")
-    assert "machine run-8 queued" in told.out
-    assert "waits for a runtime that opens callboard.db" in told.out
-    assert "callboard resume" not in told.out  # it would find no jobs
+    result = cli("stuck", "--older-than", "0")
+    assert "machine run-8 queued" in result.out
+    assert "waits for a runtime that opens callboard.db" in result.out
+    assert "callboard resume" not in result.out  # it would find no jobs
 
 
 def test_events_in_the_inbox_are_shown_until_a_program_has_their_machine(
@@ -340,14 +346,14 @@ def test_events_in_the_inbox_are_shown_until_a_program_has_their_machine(
 ) -> None:
     with running() as live:
         live.run("ENQUEUE")
-    told = cli("fire", "run-7", "START")
-    assert (told.code, "at the next start of a program that has this machine." in told.err) == (4, True)
+    result = cli("fire", "run-7", "START")
+    assert (result.code, "at the next start of a program that has this machine." in result.err) == (4, True)
     assert cli("fire", "run-7", "CANCEL").code == 4
     monkeypatch.delattr("callboard.machines.lifecycles.execution.EXECUTION")
     with running():
-        told = cli("stuck", "--older-than", "0")
-        assert "waits for a program that has its machine: START, CANCEL in the inbox\n" in told.out
-        assert "    callboard status run-7\n" in told.out
+        result = cli("stuck", "--older-than", "0")
+        assert "waits for a program that has its machine: START, CANCEL in the inbox\n" in result.out
+        assert "    callboard status run-7\n" in result.out
         assert re.search(
             r"in the inbox since .*, until a program that has the machine opens this journal: START, CANCEL\n",
             cli("status", "run-7").out,
@@ -364,9 +370,9 @@ def test_events_in_the_inbox_are_shown_until_a_program_has_their_machine(
 def test_the_path_of_a_machine_is_drawn_on_its_own_table(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.run("ENQUEUE", "START")
-        told = cli("diagram", "--entity", "run-7")
-        assert told.code == 0
-        assert "recovering" in told.out  # where it never was
+        result = cli("diagram", "--entity", "run-7")
+        assert result.code == 0
+        assert "recovering" in result.out  # where it never was
 
 
 def test_check_and_audit_hold_a_machine_against_its_own_table(cli: Cli, folder: Path) -> None:
@@ -379,25 +385,25 @@ def test_check_and_audit_hold_a_machine_against_its_own_table(cli: Cli, folder: 
         live.portal.call(document.ask, Fire("approve"))
         assert cli("fire", "doc", "approve").out == "machine doc published\n"
     assert "consistent" in cli("check").out
-    told = cli("audit", "log.jsonl")
-    assert told.code == 0
-    assert "1 entities run by machine 'review', which is not known here" in told.out
-    told = cli("audit", "log.jsonl", "--machine", "review.toml")
-    assert told.out == "log.jsonl: consistent\n"
+    result = cli("audit", "log.jsonl")
+    assert result.code == 0
+    assert "1 entities run by machine 'review', which is not known here" in result.out
+    result = cli("audit", "log.jsonl", "--machine", "review.toml")
+    assert result.out == "log.jsonl: consistent\n"
     text = Path("log.jsonl").read_text()
     for right, wrong in (('"START"', '"HOLD"'), ('"to_state":"published"', '"to_state":"expired"')):
         Path("bad.jsonl").write_text(text.replace(right, wrong, 1))
-        told = cli("audit", "bad.jsonl", "--machine", "review.toml")
-        assert (told.code, "unknown_transition" in told.out) == (1, True), told.out
+        result = cli("audit", "bad.jsonl", "--machine", "review.toml")
+        assert (result.code, "unknown_transition" in result.out) == (1, True), result.out
     with contextlib.closing(sqlite3.connect("callboard.db")) as journal, journal:
         journal.execute(
             "UPDATE transition_chunks SET transitions = replace(transitions, 'published', 'expired')"
             " WHERE owner = 'machine:doc'"
         )
-    told = cli("check")
-    assert told.code == 1
-    assert "machine doc: the machine has no row held -> expired by 'approve'" in told.out
-    assert "record_differs: doc the record says published, its last transition expired" in told.out
+    result = cli("check")
+    assert result.code == 1
+    assert "machine doc: the machine has no row held -> expired by 'approve'" in result.out
+    assert "record_differs: doc the record says published, its last transition expired" in result.out
 
 
 def test_a_declared_machine_is_found_again_from_the_journal_alone(cli: Cli, folder: Path) -> None:
@@ -416,12 +422,12 @@ def test_a_declared_machine_is_found_again_from_the_journal_alone(cli: Cli, fold
 def test_a_declared_machine_is_drawn(cli: Cli, folder: Path) -> None:
     (folder / "reviewing.py").write_text(FUNCTIONS)
     (folder / "review.toml").write_text(REVIEW)
-    told = cli("diagram", "review.toml")
-    assert told.code == 0
-    assert "held --> published: approve [enough]" in told.out
+    result = cli("diagram", "review.toml")
+    assert result.code == 0
+    assert "held --> published: approve [enough]" in result.out
     (folder / "review.toml").write_text(REVIEW.replace('target = "expired"', 'target = "expird"'))
-    told = cli("diagram", "review.toml")
-    assert (told.code, "did you mean 'expired'?" in told.err) == (2, True)
+    result = cli("diagram", "review.toml")
+    assert (result.code, "did you mean 'expired'?" in result.err) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["status", "check"])
@@ -480,13 +486,13 @@ def test_a_senseless_due_time_that_is_there_is_shown_and_breaks_nothing(
     assert cli("status").code == 0
     assert json.loads(cli("status", "run-7", "--json").out)["due"] == {"end": shown}
     for command in ("check", "history run-7", "top --once", "stuck", "resume"):
-        told = cli(*command.split())
-        assert told.code in (0, 1), told.everything
+        result = cli(*command.split())
+        assert result.code in (0, 1), result.everything
     with running() as live:  # and it goes on
         assert live.portal.call(lambda: live.runtime.machine("run-7")).state == "taken"
-        told = cli("stuck", "--older-than", "0s")
-        assert (told.code, told.err) == (1, "")
-        assert f"end comes at {shown}" in told.out
+        result = cli("stuck", "--older-than", "0s")
+        assert (result.code, result.err) == (1, "")
+        assert f"end comes at {shown}" in result.out
 
 
 def test_no_verb_that_only_reads_imports_what_a_file_or_a_journal_names(cli: Cli, folder: Path) -> None:
@@ -517,8 +523,8 @@ def test_no_verb_that_only_reads_imports_what_a_file_or_a_journal_names(cli: Cli
         "diagram --entity paper-1", "diagram --entity j1/a", "workers list --all", "breaker", "archive --help",
         "approve j1/a", "fire paper-1 expire", "cancel j1",
     ):  # fmt: skip
-        told = cli(*command.split())
-        assert told.code in (0, 1, 2, 4), told.everything
+        result = cli(*command.split())
+        assert result.code in (0, 1, 2, 4), result.everything
         ran = [str(place) for place in (folder, foreign) if (place / "RAN").exists()]
         assert (ran, "nosy" in sys.modules) == ([], False), command
     drawn = cli("diagram", "foreign/review.toml")

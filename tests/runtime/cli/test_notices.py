@@ -44,12 +44,12 @@ def left_with_failures() -> None:
 
 def test_what_went_wrong_is_told_after_the_fact(cli: Cli, folder: Path) -> None:
     left_with_failures()
-    told = cli("notices")
-    assert told.code == 0
-    assert "actor_failed  echo (3 times since" in told.out
-    assert "hook_failed  j1@1/a: the on_completed hook" in told.out
-    assert "\x1b" not in told.out
-    assert "Traceback" not in told.out
+    result = cli("notices")
+    assert result.code == 0
+    assert "actor_failed  echo (3 times since" in result.out
+    assert "hook_failed  j1@1/a: the on_completed hook" in result.out
+    assert "\x1b" not in result.out
+    assert "Traceback" not in result.out
     traced = cli("notices", "j1", "--traces")
     assert "    Traceback (most recent call last):" in traced.out
     assert 'raise ValueError("no such channel' in traced.out

@@ -99,7 +99,7 @@ def test_a_callback_of_a_machine_waits_for_a_program_that_has_it(
     assert "1 owed" in cli("status").out
     assert "  on_enter queued callback `calls_back:told` of run-7" in cli("status").out
     assert "callback run-7 owed" in cli("stuck", "--older-than", "0s").out
-    told = cli("resume", "--plain")  # it lacks the function: the hook is reported, and stays
-    assert told.code == 0
-    assert "waits until a program that has its function starts" in told.everything
+    result = cli("resume", "--plain")  # it lacks the function: the hook is reported, and stays
+    assert result.code == 0
+    assert "waits until a program that has its function starts" in result.everything
     assert "1 owed" in cli("status").out

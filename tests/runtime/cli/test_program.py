@@ -78,12 +78,12 @@ def test_first_ctrl_c_lets_running_tasks_end_and_resume_goes_on(cli: Cli, gated:
     screen.wait_for("stopping: nothing new starts")
     (gated / "gate").touch()
     assert screen.end() == 130
-    said = "job j1 is unfinished (1 completed, 1 queued): `callboard resume --journal there.db` continues it"
-    assert said in " ".join(screen.out.split())
-    told = cli("resume", *there)
-    assert told.code == 0
-    assert "first started" not in told.out
-    assert "job j1 completed (2 completed)" in told.out
+    text = "job j1 is unfinished (1 completed, 1 queued): `callboard resume --journal there.db` continues it"
+    assert text in " ".join(screen.out.split())
+    result = cli("resume", *there)
+    assert result.code == 0
+    assert "first started" not in result.out
+    assert "job j1 completed (2 completed)" in result.out
     assert cli("check", *there).code == 0
 
 
@@ -96,9 +96,9 @@ def test_second_ctrl_c_stops_them_and_gives_the_tries_back(cli: Cli, gated: Path
     screen.wait_for("stopping running tasks now")
     assert screen.end() == 130
     (gated / "gate").touch()
-    told = cli("run", "gated.toml", "--id", "j1")
-    assert told.code == 0
-    assert "first started (attempt 2)" in told.out
+    result = cli("run", "gated.toml", "--id", "j1")
+    assert result.code == 0
+    assert "first started (attempt 2)" in result.out
     _, first, _ = (json.loads(line) for line in cli("status", "j1", "--json").out.splitlines())
     assert (first["state"], first["max_attempts"]) == ("completed", 1)  # the try that was given back cost nothing
     assert cli("check").code == 0
@@ -168,8 +168,8 @@ def test_ctrl_c_beside_worker_processes_drains_and_leaves_none(
     assert screen.end() == 130
     assert not runs(worker)
     (folder / "gate").touch()
-    told = cli("resume")
-    assert (told.code, "job j1 completed (2 completed)" in told.out) == (0, True)
+    result = cli("resume")
+    assert (result.code, "job j1 completed (2 completed)" in result.out) == (0, True)
     _, first, second = (json.loads(line) for line in cli("status", "j1", "--json").out.splitlines())
     assert (first["attempt"], second["attempt"]) == (presses, 1)
     assert cli("check").code == 0
@@ -219,20 +219,20 @@ def test_killed_in_the_middle_and_resumed(cli: Cli, gated: Path, program: Progra
     _wait_for(running, "first started")
     assert "running" in cli("status", "j1").out  # while it lives
     assert cli("check").code == 0
-    told = cli("run", "gated.toml")
-    assert told.code == 2
-    assert f"as job j1. process {running.pid} runs it: wait for its end, give it up" in " ".join(told.err.split())
+    result = cli("run", "gated.toml")
+    assert result.code == 2
+    assert f"as job j1. process {running.pid} runs it: wait for its end, give it up" in " ".join(result.err.split())
     running.kill()
     running.communicate()
-    told = cli("run", "gated.toml")
-    assert told.code == 2
-    assert "'gated' is unfinished in callboard.db, as job j1. Finish it with `callboard resume`" in told.err
+    result = cli("run", "gated.toml")
+    assert result.code == 2
+    assert "'gated' is unfinished in callboard.db, as job j1. Finish it with `callboard resume`" in result.err
     (gated / "gate").touch()
-    told = cli("resume", "--jsonl", "log.jsonl")
-    assert told.code == 0
-    assert "first was interrupted, will run again (runtime_restarted)" in told.out
-    assert "failed" not in told.out
-    assert "first started (attempt 2)" in told.out
+    result = cli("resume", "--jsonl", "log.jsonl")
+    assert result.code == 0
+    assert "first was interrupted, will run again (runtime_restarted)" in result.out
+    assert "failed" not in result.out
+    assert "first started (attempt 2)" in result.out
     assert cli("check").code == 0
     assert cli("audit", "log.jsonl").code == 0
 
@@ -246,8 +246,8 @@ def test_resume_has_the_workers_that_run_had(cli: Cli, gated: Path, program: Pro
     running.kill()
     running.communicate()
     (gated / "gate").touch()
-    told = cli("resume")
-    assert told.code == 0, told.everything
+    result = cli("resume")
+    assert result.code == 0, result.everything
     events = [json.loads(line) for line in cli("history", "--json").out.splitlines()]
     assert {event["entity_id"] for event in events if event["event_type"].startswith("worker")} == {"mine#1", "mine#2"}
 
@@ -261,9 +261,9 @@ def test_modules_beside_the_file_are_found_from_anywhere(
         '[[tasks]]\nname = "a"\ncommand = ["pwd"]\nretry = { wait = "its_steps:wait" }\n'
         '[[tasks]]\nname = "b"\nrun = "its_steps:where"\n'
     )
-    told = cli("run", "deep/a.toml", "--json")
-    assert told.code == 0
-    results = json.loads(told.out.splitlines()[-1])["jobs"][0]["results"]
+    result = cli("run", "deep/a.toml", "--json")
+    assert result.code == 0
+    results = json.loads(result.out.splitlines()[-1])["jobs"][0]["results"]
     assert results["a"]["output"].strip() == str(folder / "deep")  # where commands run
     assert results["b"] == str(folder)  # a function runs in the program's own folder
 
@@ -278,10 +278,11 @@ def test_a_run_that_is_refused_starts_and_kills_nothing(cli: Cli, gated: Path, p
     assert 'name = "another"' in other
     (gated / "other.toml").write_text(other)
     before = cli("history", "j1").out
-    told = cli("run", "other.toml", "--id", "j1")
-    assert told.code == 2
+    result = cli("run", "other.toml", "--id", "j1")
+    assert result.code == 2
     assert (
-        "there is a job 'j1' already, submitted with another workstream (running now): this workstream adds" in told.err
+        "there is a job 'j1' already, submitted with another workstream (running now): this workstream adds"
+        in result.err
     )
     assert cli("history", "j1").out == before
     try:
@@ -295,8 +296,8 @@ def test_cancel_what_nobody_runs(cli: Cli, gated: Path, program: Program) -> Non
     pid_file = _wait_until_it_runs(gated, running)
     running.kill()
     running.communicate()
-    told = cli("cancel", "j1", "--reason", "not needed")
-    assert (told.code, told.out) == (0, "job j1 cancelled (2 cancelled)\n")
+    result = cli("cancel", "j1", "--reason", "not needed")
+    assert (result.code, result.out) == (0, "job j1 cancelled (2 cancelled)\n")
     assert "not needed" in cli("status", "j1").out
     assert cli("check").code == 0
     pid = pid_file.read_text().strip()  # of what outlived the kill
@@ -311,8 +312,8 @@ def test_cancel_one_task(cli: Cli, gated: Path, program: Program) -> None:
     _wait_until_it_runs(gated, running)
     running.kill()
     running.communicate()
-    told = cli("cancel", "j1", "second", "--reason", "not needed")
-    assert (told.code, told.out) == (0, "task j1@1/second cancelled (not needed)\n"), told.err
+    result = cli("cancel", "j1", "second", "--reason", "not needed")
+    assert (result.code, result.out) == (0, "task j1@1/second cancelled (not needed)\n"), result.err
     (gated / "gate").touch()
     assert "job j1 completed (1 completed, 1 cancelled)" in cli("resume").out
     assert cli("check").code == 0
@@ -368,9 +369,9 @@ def test_help_is_there_at_once() -> None:
     ["run", "resume", "status", "history", "cancel", "audit", "check", "stuck", "archive", "top", "diagram", "init"],
 )
 def test_every_command_documents_the_exit_codes(cli: Cli, command: str) -> None:
-    told = cli(command, "--help")
-    assert told.code == 0
-    assert "130 cancelled or interrupted" in " ".join(told.out.split())
+    result = cli(command, "--help")
+    assert result.code == 0
+    assert "130 cancelled or interrupted" in " ".join(result.out.split())
 
 
 def test_light_commands_load_nothing_heavy(folder: Path) -> None:

@@ -136,8 +136,8 @@ def test_a_worker_made_late_does_not_push_the_others_out_of_the_next_resume(
         assert running.stdout.readline() == "ready\n"
         running.kill()
     assert cli("approve", "w/held").code == 4
-    told = cli("resume")
-    assert (told.code, (folder / "a").exists(), (folder / "b").exists()) == (0, True, True), told.everything
+    result = cli("resume")
+    assert (result.code, (folder / "a").exists(), (folder / "b").exists()) == (0, True, True), result.everything
     events = [json.loads(line) for line in cli("history", "--json").out.splitlines()]
     started = {event["entity_id"] for event in events if event["event_type"].startswith("worker")}
     assert {"first#2", "late#2", "commands#2"} <= started

@@ -65,8 +65,8 @@ def test_the_recorded_session_is_what_happens(cli: Cli, folder: Path, program: P
             assert words[0] == "callboard"
             if words[1] == "history":
                 seen += running.communicate(timeout=600)[0]  # the page shows its end here
-            told = cli(*words[1:])
-            code = told.code
-            assert alike(told.everything) == alike(out), words
+            result = cli(*words[1:])
+            code = result.code
+            assert alike(result.everything) == alike(out), words
     assert running.returncode == 0
     assert alike(seen) == alike(shown)

@@ -152,9 +152,9 @@ def test_a_drain_deadline_that_is_no_span_is_refused_before_anything_is_opened(
     cli: Cli, folder: Path, command: str
 ) -> None:
     (folder / "nap.toml").write_text(NAP)
-    told = cli(command, *(["nap.toml"] if command == "run" else []), "--drain-deadline", "soon")
-    assert told.code == 2
-    assert "'soon' is not a duration" in told.err
+    result = cli(command, *(["nap.toml"] if command == "run" else []), "--drain-deadline", "soon")
+    assert result.code == 2
+    assert "'soon' is not a duration" in result.err
     assert not (folder / "callboard.db").exists()
 
 
@@ -209,6 +209,6 @@ def test_a_cancel_that_was_not_written_to_the_end_is_told_by_the_exit_code(
     first.wait()
     shut = SqliteJournal.shut
     monkeypatch.setattr(SqliteJournal, "shut", lambda journal, deadline: shut(journal, deadline) and False)
-    told = cli("cancel", "j1")
-    assert told.code == 1
-    assert "the last changes are not in the journal" in told.err
+    result = cli("cancel", "j1")
+    assert result.code == 1
+    assert "the last changes are not in the journal" in result.err

@@ -56,8 +56,8 @@ def test_a_stream_goes_on_after_a_restart_of_the_server_which_is_told_once(capsy
     down = JournalError("it is starting up.")
     reader = Reader([first], down, down, [grown], down, [LiveText(1, 7, 5, "", over=True)])
     assert printed(reader) == ["Hel", "lo"]
-    told = "it is starting up. The stream goes on once it answers again.\n"
-    assert capsys.readouterr().err == 2 * told  # once for each outage
+    text = "it is starting up. The stream goes on once it answers again.\n"
+    assert capsys.readouterr().err == 2 * text  # once for each outage
     assert reader.listened >= 3  # the server has lost its listeners
 
 

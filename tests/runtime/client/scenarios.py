@@ -192,8 +192,13 @@ async def a_job_is_cancelled(runtime: Any, name: str) -> None:
     assert job.task("a").record.reason == "not needed"
     with pytest.raises(InvalidTransitionError) as refused:
         await job.task("a").cancel()
-    told = refused.value
-    assert (told.machine, told.state, told.event, told.allowed) == ("task", "cancelled", "cancel_graceful", frozenset())
+    refusal = refused.value
+    assert (refusal.machine, refusal.state, refusal.event, refusal.allowed) == (
+        "task",
+        "cancelled",
+        "cancel_graceful",
+        frozenset(),
+    )
     await job.cancel("enough", force=True)
     outcome = await job.wait()
     assert (outcome.state, outcome.ok) == ("cancelled", False)
@@ -471,8 +476,8 @@ async def jobs_have_children(runtime: Any, name: str) -> None:
 
 async def a_job_runs_by_a_lifecycle(runtime: Any, name: str) -> None:
     job = await runtime.submit(Workstream("w", tasks=[Task("a", run=one)], lifecycle="fleet"), id=name)
-    told = [event async for event in job.events(notices=False)]
-    assert (told[-1].entity_id, told[-1].to_state) == (name, "COMPLETED")
+    rows = [event async for event in job.events(notices=False)]
+    assert (rows[-1].entity_id, rows[-1].to_state) == (name, "COMPLETED")
     outcome = await job.wait()
     assert (outcome.state, outcome.shown, job.record.shown) == ("completed", "COMPLETED", "COMPLETED")
     assert job.record.published.lifecycle == "fleet"
@@ -652,12 +657,12 @@ async def shown(worker: Any) -> str:
 
 async def a_job_tells_of_itself(runtime: Any, name: str) -> None:
     job = await runtime.submit(graph(), id=name)
-    told = [event async for event in job.events(notices=False)]
-    assert (told[0].kind, told[-1].entity_id, told[-1].to_state) == ("job", name, "completed")
-    assert [event.seq for event in told] == sorted({event.seq for event in told})
-    assert {event.entity_id for event in told} >= {f"{name}@1", f"{name}@1/a", f"{name}@1/b", f"{name}@1/sum"}
+    rows = [event async for event in job.events(notices=False)]
+    assert (rows[0].kind, rows[-1].entity_id, rows[-1].to_state) == ("job", name, "completed")
+    assert [event.seq for event in rows] == sorted({event.seq for event in rows})
+    assert {event.entity_id for event in rows} >= {f"{name}@1", f"{name}@1/a", f"{name}@1/b", f"{name}@1/sum"}
     again = [event async for event in (await runtime.job(name)).events(kind="job", notices=False)]
-    assert [event.to_state for event in again] == [event.to_state for event in told if event.kind == "job"]
+    assert [event.to_state for event in again] == [event.to_state for event in rows if event.kind == "job"]
 
 
 async def what_is_done_is_told_to_whoever_listened(runtime: Any, name: str) -> None:

@@ -45,8 +45,8 @@ async def test_a_program_is_the_same(runtime: tuple[Any, Any], scenario: Any, re
 
 async def test_the_example_is_one_program(runtime: tuple[Any, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert await EXAMPLE["release"](runtime[0]) == "completed"
-    told = capsys.readouterr().out.splitlines()
-    assert told[-3:] == ["deploy held", "ana had approved it", "release completed"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3:] == ["deploy held", "ana had approved it", "release completed"]
 
 
 async def test_the_tasks_of_a_large_job_are_asked_for_when_they_are_wanted(

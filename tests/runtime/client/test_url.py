@@ -89,9 +89,9 @@ def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     def run(*args: str) -> tuple[int, str, str]:
         capsys.readouterr()
         code = run_command(lambda: COMMAND(list(args), prog_name="callboard"))
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err
-        return code, told.out, told.err
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err
+        return code, output.out, output.err
 
     return run
 
@@ -157,11 +157,11 @@ def test_top_shows_the_same_below_its_first_line(cli: Cli, live: Served) -> None
 
 
 def test_what_a_running_body_says_of_its_progress_is_shown_in_one_harmless_line(cli: Cli, live: Served) -> None:
-    told = "[###-------] 3 of 10 (30 %), reading \\x1b[2J the \\u202ebooks"
-    assert cli("status", "reads")[1].splitlines()[-1].endswith(told)
-    assert cli("status", "reads/a")[1].splitlines()[-1].endswith(told)
+    text = "[###-------] 3 of 10 (30 %), reading \\x1b[2J the \\u202ebooks"
+    assert cli("status", "reads")[1].splitlines()[-1].endswith(text)
+    assert cli("status", "reads/a")[1].splitlines()[-1].endswith(text)
     (line,) = [line for line in cli("top", "--once")[1].splitlines() if line.startswith("reads/a ")]
-    assert line.endswith(told)
+    assert line.endswith(text)
     (task,) = (json.loads(line) for line in cli("status", "reads/a", "--json")[1].splitlines())
     assert task["progress"] == {"done": 3, "of": 10, "text": "reading \x1b[2J\nthe \u202ebooks"}
 

@@ -29,8 +29,8 @@ def anyio_backend() -> Any:
 
 async def test_the_limit_of_a_tool_is_shown_on_the_boards_of_all_nodes(anyio_backend: Any) -> None:
     scene = Nodes()
-    said = {"cc": Tool(max_parallel=3), "dd": Tool(max_parallel=2)}
-    async with scene.runtime("a", tools=said), scene.runtime("b") as b, client_of(b) as client, scene.ticking():
+    tools = {"cc": Tool(max_parallel=3), "dd": Tool(max_parallel=2)}
+    async with scene.runtime("a", tools=tools), scene.runtime("b") as b, client_of(b) as client, scene.ticking():
 
         async def shown() -> dict[str, tuple[Any, ...]]:
             items = (await client.get("/api/breakers")).json()["items"]

@@ -289,8 +289,8 @@ async def test_the_board_of_another_node_streams_it(scene: Nodes, anyio_backend:
         await scene.until(lambda: begun)
         token = begun[0].token
         go_on.set()
-        told = await client.get("/api/jobs/j/tasks/x/stream", headers={"Last-Event-ID": f"{token}-8"})
-        assert told.status_code == 200
-        assert f'event: text\nid: {token}-18\ndata: {{"text":"1: the end"}}' in told.text
-        assert "event: end" in told.text
+        response = await client.get("/api/jobs/j/tasks/x/stream", headers={"Last-Event-ID": f"{token}-8"})
+        assert response.status_code == 200
+        assert f'event: text\nid: {token}-18\ndata: {{"text":"1: the end"}}' in response.text
+        assert "event: end" in response.text
         await job.wait()

@@ -131,6 +131,6 @@ async def test_an_error_in_the_display_does_not_break_the_runtime_and_is_told_on
     shared.listened([1])
     await node.running[0]()
     assert node.text == "text"
-    (told,) = node.notices
-    assert told.startswith("not_shared warning: the text of bodies cannot be written for other nodes")
-    assert told.endswith("ValueError: of another version")
+    (notice,) = node.notices
+    assert notice.startswith("not_shared warning: the text of bodies cannot be written for other nodes")
+    assert notice.endswith("ValueError: of another version")

@@ -173,21 +173,21 @@ async def test_a_submission_under_an_id_waits_for_the_database_as_one_without_do
 
 
 async def test_a_submission_that_waits_for_the_database_ends_with_the_fencing(scene: Nodes) -> None:
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
 
     async def submit(runtime: Runtime) -> None:
         try:
             await runtime.submit(scene.waiting(), id="j")
         except RuntimeClosed as error:
-            told.append(error)
+            errors.append(error)
 
     async with scene.runtime("b"):
         async with anyio.create_task_group() as group, fenced_in_the_end(scene, "a") as a:
             scene.nodes["a"].cut_off()
             group.start_soon(submit, a)
             await scene.until(lambda: scene.base.fenced_at("a"))
-            assert told == []
-        assert [type(error.__cause__) for error in told] == [LeaseLost]
+            assert errors == []
+        assert [type(error.__cause__) for error in errors] == [LeaseLost]
 
 
 async def test_a_result_that_comes_after_the_fencing_is_not_taken(scene: Nodes) -> None:
@@ -427,8 +427,8 @@ async def test_nodes_are_told_of_one_another(scene: Nodes) -> None:
             }  # fmt: skip
         await scene.until(lambda: b.metrics().nodes == 1)
         events.close()
-        told = [event.event async for event in events if isinstance(event, Notice)]
-    assert [event for event in told if event.startswith("node_")] == [
+        rows = [event.event async for event in events if isinstance(event, Notice)]
+    assert [event for event in rows if event.startswith("node_")] == [
         "node_joined", "node_joined", "node_fenced", "node_left",
     ]  # fmt: skip
 

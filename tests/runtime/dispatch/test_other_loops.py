@@ -221,14 +221,14 @@ async def test_who_would_leave_it_elsewhere_leaves_it_open(tmp_path: Path) -> No
 
 
 async def test_a_thread_that_a_body_has_started_says_something_by_its_loop(tmp_path: Path) -> None:
-    told: list[str] = []
+    refusals: list[str] = []
 
     async def body(task: TaskContext) -> None:
         def computes() -> None:
             try:
                 task.checkpoint(1)
             except RuntimeError as error:
-                told.append(str(error))
+                refusals.append(str(error))
             anyio.from_thread.run_sync(task.checkpoint, 2)
 
         await anyio.to_thread.run_sync(computes)
@@ -238,7 +238,7 @@ async def test_a_thread_that_a_body_has_started_says_something_by_its_loop(tmp_p
             job = await runtime.submit(of(runtime.task(body)))
             assert (await job.wait()).ok
             assert job.task("one").record.checkpoint == 2
-            assert "a task's context belongs to the event loop" in told[0]
+            assert "a task's context belongs to the event loop" in refusals[0]
 
 
 async def test_what_asks_nothing_is_seen_in_any_thread(tmp_path: Path) -> None:

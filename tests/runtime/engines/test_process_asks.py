@@ -43,15 +43,15 @@ async def test_a_body_waits_for_children_while_its_only_slot_runs_them(tmp_path:
     path = tmp_path / "j.db"
     async with Runtime(path, workers=ONE) as runtime:
         job = await runtime.submit(flow(bodies.submits), id="job")
-        said = (await job.wait()).raise_for_state().results["t"]
-        assert said["ids"] == ["job/t/thread", "job/t/process"]
-        assert said["states"] == ["completed", "completed"]
-        in_thread, in_process = said["results"]
+        value = (await job.wait()).raise_for_state().results["t"]
+        assert value["ids"] == ["job/t/thread", "job/t/process"]
+        assert value["states"] == ["completed", "completed"]
+        in_thread, in_process = value["results"]
         assert in_thread == f"thread in {os.getpid()}"
         assert in_process.startswith("process in ")
-        assert in_process != f"process in {said['pid']}"  # which waited
+        assert in_process != f"process in {value['pid']}"  # which waited
         assert {worker.record.run for worker in runtime.workers()} == {1}
-        await until(lambda: not runs(said["pid"]))  # the worker has another process by now
+        await until(lambda: not runs(value["pid"]))  # the worker has another process by now
     assert audited(path) == []
 
 
@@ -82,7 +82,7 @@ async def test_a_body_that_is_halted_while_it_waits_is_told_at_once(body: Any) -
 async def test_what_cannot_be_asked_is_refused_as_beside_the_runtime() -> None:
     async with Runtime(workers=ONE) as runtime:
         job = await runtime.submit(flow(bodies.asks_wrongly))
-        told = (await job.wait()).raise_for_state().results["t"]
+        value = (await job.wait()).raise_for_state().results["t"]
     for name, starts, says in (
         ("lambda", "SpecificationError: 1 thing is wrong", "a lambda cannot be found again"),
         ("inner", "SpecificationError: 1 thing is wrong", "made inside a function"),
@@ -94,8 +94,8 @@ async def test_what_cannot_be_asked_is_refused_as_beside_the_runtime() -> None:
         ("approval", "ValueError", "the approval's name 'a/b'"),
         ("await", "RuntimeError", "use task.submit_blocking"),
     ):
-        assert told[name].startswith(starts)
-        assert says in told[name]
+        assert value[name].startswith(starts)
+        assert says in value[name]
 
 
 async def test_who_waits_no_longer_may_ask_for_something_else_and_be_rejected() -> None:

@@ -57,9 +57,9 @@ async def test_results_go_from_process_to_process(tmp_path: Path) -> None:
         job = await runtime.submit(Workstream("w", tasks=tasks), id="j")
         outcome = await job.wait()
         assert outcome.state == "completed"
-        told = outcome.results["told"]
-        assert (told["task"], told["job_id"], told["args"]) == ("told", "j", {"n": 1})
-        assert told["results"] == {"pid": outcome.results["pid"]}
+        value = outcome.results["told"]
+        assert (value["task"], value["job_id"], value["args"]) == ("told", "j", {"n": 1})
+        assert value["results"] == {"pid": outcome.results["pid"]}
         assert "straight" in (tmp_path / "j" / "1" / "printing.1.log").read_text()
         assert {record.name for record in outcome.tasks.values() if record.output_path} == {"printing"}
         workers = {record.worker_id for record in outcome.tasks.values()}

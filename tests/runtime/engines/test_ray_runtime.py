@@ -109,8 +109,8 @@ async def test_an_async_body_there_submits_and_asks_as_one_here(ray_here: Any) -
         await until(runtime.approvals)
         await job.task("a").approve(by="ana")
         outcome = (await job.wait()).raise_for_state()
-        told = outcome.results["a"]
-        assert (told["id"], told["state"], told["by"]) == ("j/a/leaf", "completed", ["ana"])
+        value = outcome.results["a"]
+        assert (value["id"], value["state"], value["by"]) == ("j/a/leaf", "completed", ["ana"])
 
 
 @cluster
@@ -135,27 +135,27 @@ async def test_a_frozen_worker_misses_its_probes_and_what_it_ran_runs_elsewhere(
         outcome = await job.wait()
         assert outcome.results["a"] == "attempt 2"
         seen.close()
-        told = [(event.kind, event.to_state) async for event in seen]
-        assert ("worker", "unresponsive") in told
-        assert ("task", "recovering") in told
+        rows = [(event.kind, event.to_state) async for event in seen]
+        assert ("worker", "unresponsive") in rows
+        assert ("task", "recovering") in rows
 
 
 @cluster
 async def test_an_actor_that_cannot_answer_is_looked_at_and_one_that_works_is_left_alone(ray_here: Any) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
     checks = HealthChecks(interval=2, misses=3)
     runtime = Runtime(workers=(Worker("far", engine="ray"),), health_checks=checks)
-    runtime.on_trouble = told.append
+    runtime.on_trouble = notices.append
     async with runtime:
         worker = runtime.worker("far")
         job = await runtime.submit(Workstream("w", tasks=[Task("a", run=bodies.computes, engine="ray", timeout=600)]))
-        await until(lambda: "worker_busy" in [notice.event for notice in told])
+        await until(lambda: "worker_busy" in [notice.event for notice in notices])
         seen = worker.last_seen
         await until(lambda: worker.last_seen > seen + 15)  # the actor's lease is 8 s, and three rounds are 6
         assert (worker.state, worker.record.run) == ("busy", 1)
         assert (job.task("a").record.state, job.task("a").record.attempt) == ("running", 1)
         await job.cancel(force=True)
-    assert [notice.event for notice in told].count("worker_busy") == 1
+    assert [notice.event for notice in notices].count("worker_busy") == 1
 
 
 @cluster

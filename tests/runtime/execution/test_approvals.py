@@ -121,32 +121,32 @@ def one_name(team: str) -> str:
 async def test_a_team_function_that_is_elsewhere_says_where_and_what_to_do(tmp_path: Path) -> None:
     """As of a script that was moved."""
     was = f"__main__@{tmp_path / ('a-long-name-' * 10)}/crates.py:members"
-    told: list[Notice] = []
+    notices: list[Notice] = []
     runtime = Runtime(tmp_path / "j.db")
-    runtime.on_trouble = told.append
+    runtime.on_trouble = notices.append
     async with runtime:
         runtime.task(name="members", aliases=[was])(lambda: ["ana"])
         job = await runtime.submit(held(Approval(people=1, clauses=[Clause(team="ops", members=was)])), id="j")
     runtime = Runtime(tmp_path / "j.db")
-    runtime.on_trouble = told.append
+    runtime.on_trouble = notices.append
     async with runtime:
         job = await runtime.job("j")
         await job.task("deploy").approve(by="ana")
-        text = next(notice.text for notice in told if notice.event == "team_unknown")
+        text = next(notice.text for notice in notices if notice.event == "team_unknown")
         assert "BodyNotFound" not in text
         assert f"@runtime.task(aliases=[{was!r}])" in text
 
 
 @pytest.mark.parametrize(("members", "why"), [(broken, "no directory"), (one_name, "and not the names of people")])
 async def test_a_check_that_cannot_be_made_counts_as_no(members: Any, why: str) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
     runtime = Runtime()
-    runtime.on_trouble = told.append
+    runtime.on_trouble = notices.append
     async with runtime:
         job = await runtime.submit(held(Approval(people=1, clauses=[Clause(team="ops", members=members)])))
         await job.task("deploy").approve(by="ana")
         assert [one.missing for one in job.approvals()] == [["1 person of team ops"]]
-        (notice,) = told
+        (notice,) = notices
         assert (notice.event, notice.entity_id, notice.facts["team"]) == ("team_unknown", f"{job.id}@1/deploy", "ops")
         assert why in notice.text
         await job.cancel()

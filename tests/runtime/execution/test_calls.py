@@ -98,7 +98,7 @@ async def test_a_hook_that_takes_too_long_is_stopped() -> None:
 @pytest.mark.parametrize("holds", [True, False], ids=["holding its output", "holding nothing"])
 @pytest.mark.parametrize("of", ["body", "check", "hook"])
 async def test_processes_that_a_command_left_behind_are_told(of: str, holds: bool, tmp_path: Path) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
     pid_file = tmp_path / "pid"
     script = (
         "import os, sys, time\n"
@@ -115,14 +115,14 @@ async def test_processes_that_a_command_left_behind_are_told(of: str, holds: boo
         "hook": Task("leaves", run=one, on_completed=[Hook(command=command)]),
     }[of]
     runtime = Runtime(outputs=tmp_path / "outputs")
-    runtime.on_trouble = told.append
+    runtime.on_trouble = notices.append
     with anyio.fail_after(300):
         async with runtime:
             assert (await (await runtime.submit(Workstream("w", tasks=[task]), id="j")).wait()).ok
             await runtime.drain(10)
     left = int(pid_file.read_text())
     os.kill(left, signal.SIGKILL)
-    (notice,) = told
+    (notice,) = notices
     what = "still hold its output" if holds else "go on running"
     assert notice.text == f"j@1/leaves left processes running outside its process group ({left}): they {what}"
     assert notice.facts["pids"] == (left,)

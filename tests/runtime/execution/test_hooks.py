@@ -62,9 +62,9 @@ async def will_not_end() -> None:
 )
 @pytest.mark.parametrize("of", ["task", "workstream"])
 async def test_a_hook_that_fails_is_told(open_runtime: Callable[..., Runtime], hook: Hook, says: str, of: str) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
     runtime = open_runtime()
-    runtime.on_trouble = told.append
+    runtime.on_trouble = notices.append
     on_task, on_stream = ([hook], []) if of == "task" else ([], [hook])
     with anyio.fail_after(300):
         async with runtime:
@@ -72,7 +72,7 @@ async def test_a_hook_that_fails_is_told(open_runtime: Callable[..., Runtime], h
             assert (await (await runtime.submit(spec, id="j")).wait()).ok
             await runtime.drain(10)
             assert runtime.failed_hooks == 1
-    (notice,) = told
+    (notice,) = notices
     owner = "j@1/a" if of == "task" else "j@1"
     assert notice.text.startswith("the on_completed hook `")
     assert f"of {owner} failed" in notice.text
@@ -224,11 +224,11 @@ def hook(task):
 async def test_a_hook_waits_for_a_program_that_has_its_function(
     tmp_path: Path, be: Callable[[str | None], None], of: str
 ) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
 
     def started() -> Runtime:
         runtime = Runtime(tmp_path / "state.db", drain_deadline=0)
-        runtime.on_trouble = told.append
+        runtime.on_trouble = notices.append
         return runtime
 
     with anyio.fail_after(300):
@@ -253,7 +253,7 @@ async def test_a_hook_waits_for_a_program_that_has_its_function(
                 await runtime.drain(10)
                 assert runtime.failed_hooks == 0
     assert (tmp_path / "ran").read_text() == ("w" if of == "job" else "x")
-    waits = [notice for notice in told if notice.event == "hook_waits"]
+    waits = [notice for notice in notices if notice.event == "hook_waits"]
     hook = "on_completed" if of == "job" else "on_enter queued"
     assert [notice.facts["hook"] for notice in waits] == [hook, hook]
     assert "waits until a program that has its function starts" in waits[0].text
@@ -267,12 +267,12 @@ def gives_up_its_secret(task: TaskContext) -> int:
 
 
 async def test_a_hook_waits_for_a_program_that_has_its_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
     monkeypatch.setenv("HOOK_TOKEN", "letmein-please")
     writes = f"import os; open({str(tmp_path / 'ran')!r}, 'a').write(os.environ['HOOK_TOKEN'][:5])"
     for starts in range(4):
         runtime = Runtime(tmp_path / "state.db")
-        runtime.on_trouble = told.append
+        runtime.on_trouble = notices.append
         async with runtime:
             if not starts:
                 hook = Hook(command=[sys.executable, "-c", writes])
@@ -283,8 +283,8 @@ async def test_a_hook_waits_for_a_program_that_has_its_secret(tmp_path: Path, mo
             assert runtime.failed_hooks == 0
         if starts == 1:
             monkeypatch.setenv("HOOK_TOKEN", "letmein-please")
-    assert [(notice.event, notice.entity_id) for notice in told] == [("hook_waits", "x@1/a")] * 2
-    assert "there is no secret 'HOOK_TOKEN'" in told[0].text
+    assert [(notice.event, notice.entity_id) for notice in notices] == [("hook_waits", "x@1/a")] * 2
+    assert "there is no secret 'HOOK_TOKEN'" in notices[0].text
     assert (tmp_path / "ran").read_text() == "letme"
 
 
@@ -293,14 +293,14 @@ def fails(task: TaskContext) -> None:
 
 
 async def test_a_callback_that_fails_is_told_as_that_of_its_machine(open_runtime: Callable[..., Runtime]) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
     runtime = open_runtime()
-    runtime.on_trouble = told.append
+    runtime.on_trouble = notices.append
     async with runtime:
         run = runtime.spawn(MachineActor(EXECUTION, on_exit={"pending": fails}), name="run-1")
         await run.ask(Fire("ENQUEUE"))
         await runtime.drain(10)
-    (notice,) = told
+    (notice,) = notices
     assert notice.text.startswith("the on_exit pending callback `")
     assert "of machine run-1 failed: ValueError: no such channel" in notice.text
     assert (notice.kind, notice.entity_id, notice.job_id) == ("machine", "run-1", None)

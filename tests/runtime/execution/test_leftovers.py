@@ -207,9 +207,9 @@ async def test_what_cannot_be_killed_is_told(folder: Path, monkeypatch: pytest.M
     (pid,) = left_by(folder, STREAMS["attempt"])
     monkeypatch.setattr(processes, "signal_group", lambda group, number: None)
     monkeypatch.setattr(leftovers, "_LONGEST", 0.01)
-    told: list[Notice] = []
+    notices: list[Notice] = []
     runtime = Runtime(folder / "state.db", workers=(), drain_deadline=0)
-    runtime.on_trouble = told.append
+    runtime.on_trouble = notices.append
     async with runtime:
         assert runs(pid)
-    assert [(notice.event, notice.facts) for notice in told][:1] == [("leftover_stays", {"pid": pid})]
+    assert [(notice.event, notice.facts) for notice in notices][:1] == [("leftover_stays", {"pid": pid})]

@@ -115,8 +115,8 @@ async def test_a_secret_is_nowhere_but_with_who_was_handed_it(
     assert str(outcome.tasks["beats"].error_category) == "transient"
     assert saved(outcome.tasks["beats"]) == {MASK: [MASK, {MASK: [MASK, None]}]}
     assert {notice.event for notice in notices} == {"secret_in_result", "hook_failed"}
-    told = [repr(event) for event in [*notices, *[event async for event in events], outcome, *lines]]
-    assert not [text for text in told if HIDDEN in text or "cC9zcyAi" in text]
+    rows = [repr(event) for event in [*notices, *[event async for event in events], outcome, *lines]]
+    assert not [text for text in rows if HIDDEN in text or "cC9zcyAi" in text]
     kept = dict(files(tmp_path))
     assert len(kept) == 5
     for part in (HIDDEN.encode(), b'rt\\"+7', base64.b64encode(VALUE.encode())[4:12]):

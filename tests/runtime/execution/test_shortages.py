@@ -87,10 +87,10 @@ SHORT: list[tuple[Callable[[pytest.MonkeyPatch, Shortage], None], Task]] = [
 async def test_a_shortage_delays_a_start_and_costs_no_try_and_no_loss(
     monkeypatch: pytest.MonkeyPatch, short: Callable[[pytest.MonkeyPatch, Shortage], None], task: Task
 ) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
     clock, shortage = VirtualClock(), Shortage()
     runtime = Runtime(workers=WORKERS, health_checks=HealthChecks(interval="1h", loop_blocked=0), clock=clock)
-    runtime.on_trouble = told.append
+    runtime.on_trouble = notices.append
     async with runtime:
         with monkeypatch.context() as patch:
             short(patch, shortage)
@@ -107,7 +107,7 @@ async def test_a_shortage_delays_a_start_and_costs_no_try_and_no_loss(
         assert (record.state, record.attempt, record.lost_attempts, record.failed_attempts) == ("completed", 1, 0, 0)
         assert runtime.health.reason is None
         assert {worker.record.run for worker in runtime.workers()} == {1}
-    assert [notice.event for notice in told] == ["start_delayed"]
+    assert [notice.event for notice in notices] == ["start_delayed"]
 
 
 async def test_a_worker_process_that_finds_too_little_is_started_again(

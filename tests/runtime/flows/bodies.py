@@ -223,7 +223,7 @@ def has_policies(task: TaskContext) -> list[Any]:
 
 @step
 def outer(task: TaskContext) -> list[str]:
-    told: list[str] = []
+    refusals: list[str] = []
     folder = task.args["folder"]
     for call in (
         lambda: double(folder, 1),
@@ -234,8 +234,8 @@ def outer(task: TaskContext) -> list[str]:
         try:
             call()
         except RuntimeError as error:
-            told.append(str(error))
-    return told
+            refusals.append(str(error))
+    return refusals
 
 
 def nests(task: TaskContext) -> list[Any]:
@@ -354,17 +354,17 @@ def receives(task: TaskContext) -> list[Any]:
 
 
 def sends(task: TaskContext) -> list[str]:
-    told: list[str] = []
+    refusals: list[str] = []
     task.send_blocking("other", "n", 1)
     for job, name in (("nobody", "n"), ("ended", "n")):
         try:
             task.send_blocking(job, name)
         except (LookupError, InvalidTransitionError) as error:
-            told.append(f"{type(error).__name__}: {error}")
+            refusals.append(f"{type(error).__name__}: {error}")
     if task.attempt == 1:
         raise RuntimeError("interrupted")
     task.send_blocking("other", "n", {"two": 2}, task="t")
-    return told
+    return refusals
 
 
 def shows(task: TaskContext) -> None:

@@ -141,7 +141,7 @@ async def test_again_that_is_not_returned_fails_the_task_for_good(open_runtime: 
 
 
 async def test_again_in_a_step_and_in_a_hook_is_refused(open_runtime: Open) -> None:
-    told: list[str] = []
+    refusals: list[str] = []
 
     async def body(task: TaskContext) -> None:
         async def inner() -> None:
@@ -153,14 +153,14 @@ async def test_again_in_a_step_and_in_a_hook_is_refused(open_runtime: Open) -> N
         try:
             task.again(n=2)
         except RuntimeError as error:
-            told.append(str(error))
+            refusals.append(str(error))
 
     async with open_runtime() as runtime:
         runtime.task(name="body")(body)
         runtime.task(name="hook")(hook)
         outcome = await (await submitted(runtime, "body", on_failed=[Hook(run="hook")])).wait()
     assert "task.again was called inside step 'inner'" in str(outcome.error)
-    assert told == ["'t' cannot begin anew here: the body of a task can, by `return task.again(...)`"]
+    assert refusals == ["'t' cannot begin anew here: the body of a task can, by `return task.again(...)`"]
 
 
 async def test_steps_in_finally_belong_to_the_round_that_ends(open_runtime: Open) -> None:

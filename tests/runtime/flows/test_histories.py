@@ -117,7 +117,7 @@ async def test_when_nothing_can_be_read_any_more_all_that_wait_are_told() -> Non
 
 
 async def test_who_asks_when_the_pool_is_closed_is_told_and_no_reader_is_counted() -> None:
-    told: list[BaseException | None] = []
+    refusals: list[BaseException | None] = []
     async with anyio.create_task_group() as group:
         pool = RunnerPool(group)
         pool.close()
@@ -125,5 +125,5 @@ async def test_who_asks_when_the_pool_is_closed_is_told_and_no_reader_is_counted
             pool, lambda *_: anyio.lowlevel.checkpoint(), lambda: cast("Reader", StepsOf()), lambda *_: None
         )
         for flow in range(READERS + 1):
-            found.get(flow, lambda _, error: told.append(error))
-    assert [type(error) for error in told] == [PoolClosed] * (READERS + 1)
+            found.get(flow, lambda _, error: refusals.append(error))
+    assert [type(error) for error in refusals] == [PoolClosed] * (READERS + 1)

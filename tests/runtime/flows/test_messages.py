@@ -219,8 +219,8 @@ async def test_a_receive_without_a_message_in_time_raises_or_returns_the_default
         await waits_for(job, "b")
         await job.send("a", "too late for the first two")
         clock.advance(2 * DAY + 1)
-        told = "ReceiveTimeout: no message 'b' came within 172800 s"
-        assert await result(job) == ["none", None, told, "too late for the first two"]
+        text = "ReceiveTimeout: no message 'b' came within 172800 s"
+        assert await result(job) == ["none", None, text, "too late for the first two"]
     assert len(asked) == 2
 
 
@@ -295,13 +295,13 @@ class Payment(msgspec.Struct):
 async def test_a_value_of_another_type_is_refused_at_the_receive_and_a_later_attempt_takes_the_next(
     open_runtime: Open,
 ) -> None:
-    told: list[str] = []
+    refusals: list[str] = []
 
     async def body(task: TaskContext) -> int:
         try:
             return (await task.receive("payment", type=Payment)).cents
         except MessageInvalid as error:
-            told.append(str(error))
+            refusals.append(str(error))
             raise
 
     async with open_runtime() as runtime:
@@ -310,7 +310,7 @@ async def test_a_value_of_another_type_is_refused_at_the_receive_and_a_later_att
         await job.send("payment", {"cents": 1200})
         assert await result(job) == 1200
         states = [one.state for one in runtime._services.journal.reader.messages("job")]
-    assert told == ["message 'payment' is not what this body takes: Expected `int`, got `str` - at `$.cents`"]
+    assert refusals == ["message 'payment' is not what this body takes: Expected `int`, got `str` - at `$.cents`"]
     assert states == ["received", "received"]
 
 
@@ -319,14 +319,14 @@ class NoStruct:
 
 
 async def test_a_type_that_nothing_fits_is_refused_before_a_message_is_taken(open_runtime: Open) -> None:
-    told: list[str] = []
+    refusals: list[str] = []
 
     async def body(task: TaskContext) -> Any:
         for kind in (NoStruct, list[NoStruct], "Payment", 3):
             try:
                 await task.receive("payment", type=kind)  # type: ignore[arg-type]
             except TypeError as error:
-                told.append(str(error).partition(",")[0])
+                refusals.append(str(error).partition(",")[0])
         return await task.receive("payment")
 
     async with open_runtime() as runtime:
@@ -334,7 +334,7 @@ async def test_a_type_that_nothing_fits_is_refused_before_a_message_is_taken(ope
         await job.send("payment", {"cents": 5})
         assert await result(job) == {"cents": 5}
     assert (
-        told
+        refusals
         == ["receive takes a type that msgspec decodes (a Struct"] * 2
         + ["receive takes a type that msgspec decodes"] * 2
     )
@@ -425,7 +425,7 @@ async def test_a_cancelled_flow_receives_nothing_more(open_runtime: Open) -> Non
 
 async def test_inside_a_step_and_in_the_wrong_place_a_receive_is_refused(open_runtime: Open) -> None:
     async def body(task: TaskContext) -> list[str]:
-        told: list[str] = []
+        refusals: list[str] = []
 
         @step
         async def inner() -> None:
@@ -440,12 +440,12 @@ async def test_inside_a_step_and_in_the_wrong_place_a_receive_is_refused(open_ru
             try:
                 await call()
             except Exception as error:
-                told.append(str(error)[:60])
+                refusals.append(str(error)[:60])
         try:
             task.receive_blocking("a")
         except RuntimeError as error:
-            told.append(str(error)[:60])
-        return told
+            refusals.append(str(error)[:60])
+        return refusals
 
     async with open_runtime() as runtime:
         assert await result(await submitted(runtime, body)) == [

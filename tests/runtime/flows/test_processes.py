@@ -211,8 +211,8 @@ def test_a_step_that_runs_while_its_runtime_is_killed_runs_again_at_the_next_sta
 @EVERYWHERE
 async def test_errors_travel_and_failed_steps_run_again_in_a_new_attempt(engine: str, place: Path) -> None:
     async with opened(place, engine) as runtime:
-        told = await result(runtime, bodies.fails, place, engine, retry=SOON)
-    assert told == ["KeyError 'gone'", "breaks#2 Odd 1: odd True"]
+        value = await result(runtime, bodies.fails, place, engine, retry=SOON)
+    assert value == ["KeyError 'gone'", "breaks#2 Odd 1: odd True"]
     assert ran(place) == ["plain", "odd"] * 2
 
 
@@ -238,15 +238,15 @@ async def test_another_function_under_a_kept_name_fails_permanently(engine: str,
 @HERE
 async def test_retries_and_time_limits_belong_to_the_step(engine: str, place: Path) -> None:
     async with opened(place, engine) as runtime:
-        told = await result(runtime, bodies.has_policies, place, engine)
-    assert told == [3, "step 'slow' took longer than 0.01 s"]
+        value = await result(runtime, bodies.has_policies, place, engine)
+    assert value == [3, "step 'slow' took longer than 0.01 s"]
 
 
 @HERE
 async def test_a_step_inside_a_step_is_refused_wherever_that_runs(engine: str, place: Path) -> None:
     async with opened(place, engine) as runtime:
-        told = await result(runtime, bodies.nests, place, engine)
-    for name, texts in zip(("outer", "again"), told, strict=True):
+        value = await result(runtime, bodies.nests, place, engine)
+    for name, texts in zip(("outer", "again"), value, strict=True):
         assert [text.count(f"was called inside step '{name}'") for text in texts] == [1] * 4
     assert not (place / "ran").exists()
 

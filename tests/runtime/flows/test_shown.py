@@ -38,7 +38,7 @@ async def test_what_a_body_shows_elsewhere_is_seen_here_whole_and_in_order(engin
         assert (await job.wait()).state == "completed"
         emitted = "".join([str(part) async for part in stream])
         events.close()
-        told = [event.facts["done"] async for event in events if isinstance(event, Notice)]
+        rows = [event.facts["done"] async for event in events if isinstance(event, Notice)]
     assert emitted == "".join(f"{number} " for number in range(1_000)) + "from a thread end"
-    assert told[-1] == 1_000
-    assert told == sorted(told)
+    assert rows[-1] == 1_000
+    assert rows == sorted(rows)

@@ -436,13 +436,13 @@ async def test_what_is_no_exception_ends_the_body_and_keeps_nothing(kind: type[B
 async def test_a_step_inside_a_step_is_refused_in_words(open_runtime: Open) -> None:
     @step
     async def outer(task: TaskContext) -> str:
-        told: list[str] = []
+        refusals: list[str] = []
         for call in (lambda: double(1), lambda: task.step(double, 1)):
             try:
                 await call()
             except RuntimeError as error:
-                told.append(str(error))
-        return "|".join(told)
+                refusals.append(str(error))
+        return "|".join(refusals)
 
     async def body(task: TaskContext) -> str:
         return await outer(task)
@@ -455,13 +455,13 @@ async def test_a_step_inside_a_step_is_refused_in_words(open_runtime: Open) -> N
 
 async def test_a_plain_step_on_the_loop_and_steps_in_the_wrong_place_are_refused(open_runtime: Open) -> None:
     async def body(task: TaskContext) -> list[str]:
-        told: list[str] = []
+        refusals: list[str] = []
         for call in (lambda: half(2), lambda: task.step_blocking(half, 2)):
             try:
                 call()
             except RuntimeError as error:
-                told.append(str(error))
-        return told
+                refusals.append(str(error))
+        return refusals
 
     async with open_runtime() as runtime:
         runtime.task(name="body")(body)
@@ -691,8 +691,8 @@ async def test_parallel_branches_get_their_own_results_in_whatever_order_they_co
 
     async with open_runtime() as runtime:
         runtime.task(name="body")(body)
-        said = await run(runtime, "body", retry=SOON)
-    assert said == {"A": "A got parcel A", "B": "B got parcel B"}
+        value = await run(runtime, "body", retry=SOON)
+    assert value == {"A": "A got parcel A", "B": "B got parcel B"}
     assert sorted(one for one in ran if isinstance(one, str)) == ["pack A", "pack B", "ship A", "ship B"]
 
 
@@ -806,9 +806,9 @@ async def test_in_a_branch_a_fact_needs_a_name(open_runtime: Open) -> None:
 
     async with open_runtime() as runtime:
         runtime.task(name="body")(body)
-        told = await run(runtime, "body", retry=SOON)
+        value = await run(runtime, "body", retry=SOON)
     assert ran[0] == ran[1]
-    assert all("needs a name" in text for text in told)
+    assert all("needs a name" in text for text in value)
 
 
 class HttpError(Exception):
@@ -1018,10 +1018,10 @@ async def test_the_time_ids_and_random_numbers_are_steps(open_runtime: Open) -> 
     async with open_runtime(clock=clock) as runtime:
         began = datetime.fromtimestamp(clock.time(), UTC)
         runtime.task(name="body")(body)
-        said = await run(runtime, "body", retry=SOON)
-    assert ran == [said, said]
-    assert said[0] == str(began)
-    assert said[2] != said[3]
+        value = await run(runtime, "body", retry=SOON)
+    assert ran == [value, value]
+    assert value[0] == str(began)
+    assert value[2] != value[3]
 
 
 async def test_a_sleep_lends_its_slot_and_goes_on_after_a_restart(tmp_path: Path) -> None:

@@ -413,10 +413,10 @@ async def test_check_finds_nothing_in_a_journal_with_children_and_runs(
     check(path)
     assert capsys.readouterr().out.endswith(": consistent\n")
     status("job", journal=path)
-    told = capsys.readouterr().out
-    assert "workstream job@1: failed: task 't' failed" in told
-    assert "workstream job@3: completed\n" in told
-    assert "child job job/t/leaves: completed\n" in told
+    output = capsys.readouterr().out
+    assert "workstream job@1: failed: task 't' failed" in output
+    assert "workstream job@3: completed\n" in output
+    assert "child job job/t/leaves: completed\n" in output
 
 
 async def test_a_killed_runtime_goes_on_with_parents_and_children(tmp_path: Path) -> None:

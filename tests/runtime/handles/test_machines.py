@@ -304,10 +304,10 @@ async def test_an_ended_one_that_is_spawned_anew_after_a_restart_runs_by_what_it
     open_runtime: Open, monkeypatch: pytest.MonkeyPatch, recalled: int
 ) -> None:
     monkeypatch.setattr(handles, "RECALLED", recalled)
-    told: list[Notice] = []
+    notices: list[Notice] = []
     for _ in range(3):
         runtime = open_runtime()
-        runtime.on_trouble = told.append
+        runtime.on_trouble = notices.append
         async with runtime:
             seen = runtime.events()
             run = await runtime.spawn(MachineActor(EXECUTION), name="run-7")
@@ -319,7 +319,7 @@ async def test_an_ended_one_that_is_spawned_anew_after_a_restart_runs_by_what_it
             assert len(run.record.definitions) == 1
             seen.close()
             assert [event.event async for event in seen if isinstance(event, Notice)] == []
-    assert told == []
+    assert notices == []
 
 
 async def test_one_whose_machine_is_not_there_says_so_and_goes_on_when_it_is(
@@ -331,13 +331,13 @@ async def test_one_whose_machine_is_not_there_says_so_and_goes_on_when_it_is(
         run = runtime.spawn(actor, name="run-7")
         await run.ask(Fire("lose"))
     monkeypatch.delitem(globals(), "LOCAL")
-    told: list[Notice] = []
+    notices: list[Notice] = []
     clock.advance(3600)
     runtime = open_runtime(clock=clock)
-    runtime.on_trouble = told.append
+    runtime.on_trouble = notices.append
     async with runtime:
-        assert [notice.event for notice in told] == ["machine_missing"]
-        assert "there is no 'LOCAL'" in told[0].text
+        assert [notice.event for notice in notices] == ["machine_missing"]
+        assert "there is no 'LOCAL'" in notices[0].text
         run = runtime.machine("run-7")
         assert run.state == "lost"
         with pytest.raises(MachineNotFound, match="spawn it again"):

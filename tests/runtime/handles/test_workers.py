@@ -133,19 +133,19 @@ async def test_a_worker_that_stays_frozen_loses_its_attempt_once_and_works_on() 
 
 async def test_a_body_that_holds_pythons_lock_and_works_is_told_as_busy_once_and_left_alone() -> None:
     checks = HealthChecks(interval=0.2, misses=10, expire=0.2)
-    told: list[Notice] = []
+    notices: list[Notice] = []
     runtime = Runtime(workers=POOL, health_checks=checks)
-    runtime.on_trouble = told.append
+    runtime.on_trouble = notices.append
     async with runtime:
         worker = runtime.worker("p")
         tasks = [Task("a", run=bodies.computes, engine="process", timeout=600)]
         job = await runtime.submit(Workstream("w", tasks=tasks), id="j")
-        await until(lambda: bool(told))
+        await until(lambda: bool(notices))
         seen = worker.last_seen
         await until(lambda: worker.last_seen > seen + 4)  # more rounds than a worker without answers has
         assert (worker.state, worker.record.run, job.task("a").record.state) == ("busy", 1, "running")
         assert job.task("a").record.attempt == 1
-        heard = list(told)  # on a busy machine the next body may be slow, too
+        heard = list(notices)  # on a busy machine the next body may be slow, too
         await job.cancel(force=True)
         again = await runtime.submit(Workstream("w", tasks=[Task("a", run=bodies.quick, engine="process")]))
         assert (await again.wait()).state == "completed"
@@ -219,5 +219,5 @@ async def test_workers_that_cannot_be_are_refused_before_anything_runs() -> None
     with pytest.raises(SpecificationError) as refused:
         async with Runtime(workers=workers):
             pass
-    told = str(refused.value)
-    assert all(where in told for where in ("workers[0].name", "workers[1].capacity", "workers[2].name"))
+    text = str(refused.value)
+    assert all(where in text for where in ("workers[0].name", "workers[1].capacity", "workers[2].name"))

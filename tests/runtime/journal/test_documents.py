@@ -123,21 +123,21 @@ async def run(journal: str, workstream: Workstream, job_id: str = "WS-001") -> s
 async def test_the_history_that_document_000_prints_is_told_of_a_workstream_that_is_tried_again(journal: str) -> None:
     tasks = [Task("s1", run=works), Task("s2", run=fails_at_first, depends_on=["s1"])]
     assert await run(journal, Workstream("steps", tasks=tasks, retry=AT_ONCE)) == "completed"
-    told = asked(journal, HISTORY)
-    assert [(before, after) for before, after, *_ in told] == [
+    rows = asked(journal, HISTORY)
+    assert [(before, after) for before, after, *_ in rows] == [
         ("S_PENDING", "S_RUNNING"),
         ("S_RUNNING", "S_FAILED"),
         ("S_FAILED", "S_RETRYING"),
         ("S_RETRYING", "S_RUNNING"),
         ("S_RUNNING", "S_SUCCESS"),
     ]
-    assert "s2" in told[1][3]
-    assert told[2][3] == "retry attempt 1"
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}", at) for _, _, at, _ in told)
+    assert "s2" in rows[1][3]
+    assert rows[2][3] == "retry attempt 1"
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}", at) for _, _, at, _ in rows)
     machine = pipeline.WORKSTREAM_PAIRS
     assert all(
         machine.is_valid_transition(pipeline.WorkstreamState(before), pipeline.WorkstreamState(after))
-        for before, after, *_ in told
+        for before, after, *_ in rows
     )
     assert asked(journal, "SELECT ws_id, state, retry_count FROM workstreams") == [("WS-001", "S_SUCCESS", 1)]
 
@@ -184,11 +184,11 @@ async def test_a_workstream_that_did_without_a_step_is_no_inconsistency_unless_t
 async def test_a_breaker_is_shown_with_the_settings_of_document_000(journal: str) -> None:
     tools = {"aider": Tool(breaker=Breaker(failure_threshold=1))}
     await run(journal, Workstream("edit", tasks=[Task("s1", run=fails_once, tool="aider")], tools=tools))
-    told = asked(
+    rows = asked(
         journal,
         "SELECT tool_id, state, failure_threshold, cooldown_seconds, success_threshold FROM circuit_breakers",
     )
-    assert told == [("aider", "OPEN", 1, 60, 1)]
+    assert rows == [("aider", "OPEN", 1, 60, 1)]
 
 
 async def test_the_tables_of_document_003_have_its_columns_and_its_words(journal: str) -> None:
@@ -209,8 +209,8 @@ async def test_the_tables_of_document_003_have_its_columns_and_its_words(journal
         assert row[19] == 2
         (test,) = json.loads(row[20])
         assert (test["check"], test["passed"]) == (f"{__name__}:works", True)
-        told = "SELECT tool, invocations, succeeded, failed, running FROM tool_invocations"
-        assert connection.execute(told).fetchall() == [("compiler", 2, 1, 1, 0)]
+        query = "SELECT tool, invocations, succeeded, failed, running FROM tool_invocations"
+        assert connection.execute(query).fetchall() == [("compiler", 2, 1, 1, 0)]
         cursor = connection.execute("SELECT * FROM guarded_state_transitions ORDER BY id")
         assert [column[0] for column in cursor.description] == [
             "id", "task_id", "from_state", "to_state", "timestamp", "reason", "metadata",
@@ -304,9 +304,9 @@ async def test_no_trail_leaves_what_is_terminal_in_its_document_after_a_further_
         ("fleet", "job_state_transitions", {"COMPLETED", "FAILED", "CANCELED"}),
     )
     for prefix, view, terminal in trails:
-        told = asked(journal, f"SELECT from_state, to_state FROM {view}", prefix)
-        assert not {before for before, _ in told} & terminal
-        assert len([after for _, after in told if after in terminal | {"S_FAILED"}]) >= 2  # both runs are reported
+        rows = asked(journal, f"SELECT from_state, to_state FROM {view}", prefix)
+        assert not {before for before, _ in rows} & terminal
+        assert len([after for _, after in rows if after in terminal | {"S_FAILED"}]) >= 2  # both runs are reported
 
 
 async def test_an_older_journal_gets_the_trails_when_it_is_opened(tmp_path: Path) -> None:
@@ -337,9 +337,9 @@ def test_messages_are_shown_with_their_job_and_what_became_of_them(journal: str)
         )
     )
     assert kept.shut(30)
-    told = "job_id, task, name, state, value, sent_by, received_at, received_by"
+    columns = "job_id, task, name, state, value, sent_by, received_at, received_by"
     with closing(connected(journal)) as connection:
-        assert connection.execute(f"SELECT {told} FROM task_messages ORDER BY key").fetchall() == [
+        assert connection.execute(f"SELECT {columns} FROM task_messages ORDER BY key").fetchall() == [
             ("job-1", None, "paid", "received", ANY, "ana", "2023-11-14T22:13:21.500Z", "ws-2/t3"),
             ("job-1", "t", "paid", "unread", '"x"', None, None, None),
         ]
@@ -360,9 +360,9 @@ def test_steps_are_shown_with_their_job_and_what_became_of_them(journal: str) ->
     loop.open(kept)
     kept.append(entry(job(1), ws, first, later, *steps))
     assert kept.shut(30)
-    told = "job_id, task_id, name, number, label, state, attempt, tries, duration_ms, worker_id, result, error_type"
+    columns = "job_id, task_id, name, number, label, state, attempt, tries, duration_ms, worker_id, result, error_type"
     with closing(connected(journal)) as connection:
-        assert connection.execute(f"SELECT {told} FROM task_steps ORDER BY key").fetchall() == [
+        assert connection.execute(f"SELECT {columns} FROM task_steps ORDER BY key").fetchall() == [
             ("job-1", "ws-2/t3", "ask", 1, "ask", "completed", 1, 2, 1500, "loop-1", '"yes"', None),
             ("job-1", "ws-2/t3", "ask", 2, "ask#2", "failed", 2, 1, 1500, None, None, "app.Refused"),
             ("job-1", "ws-2/t3", "wait", 1, "wait", "waiting", 1, 1, None, None, None, "old"),
@@ -395,15 +395,15 @@ async def test_workers_and_jobs_have_the_audit_trails_of_document_002(journal: s
 
 async def test_the_tables_of_document_002_have_its_columns(journal: str) -> None:
     pool = Worker("pool", engine="loop", capabilities=["gpu", "workspace:ws-7"], metadata={"owner": "ops", "rack": 3})
-    said = "Ship what has been reviewed."
+    description = "Ship what has been reviewed."
     async with Runtime(journal, workers=[pool]) as runtime:
         job = await runtime.submit(
-            Workstream("one", description=said, worker_count=1, tasks=[Task("s1", run=works)]), id="WS-001"
+            Workstream("one", description=description, worker_count=1, tasks=[Task("s1", run=works)]), id="WS-001"
         )
         await job.wait()
         other = await runtime.submit(Workstream("two", tasks=[Task("s1", run=works)]), id="WS-002")
         await other.wait()
-        assert job.record.description == said
+        assert job.record.description == description
     with closing(connected(journal)) as connection:
         cursor = connection.execute("SELECT * FROM fleet_workers")
         assert [column[0] for column in cursor.description] == [
@@ -419,10 +419,10 @@ async def test_the_tables_of_document_002_have_its_columns(journal: str) -> None
             "task_description",
         ]  # fmt: skip
         first, second = cursor.fetchall()
-        assert (first[:5], first[8]) == (("WS-001", None, 0, "COMPLETED", 1), said)
+        assert (first[:5], first[8]) == (("WS-001", None, 0, "COMPLETED", 1), description)
         assert first[5] <= first[6] <= first[7]
         assert (second[0], second[8]) == ("WS-002", "two")
-        assert connection.execute("SELECT description FROM jobs ORDER BY id").fetchall() == [(said,), (None,)]
+        assert connection.execute("SELECT description FROM jobs ORDER BY id").fetchall() == [(description,), (None,)]
         ((kept,),) = connection.execute("SELECT metadata FROM workers")
         assert json.loads(kept) == {"owner": "ops", "rack": 3}
 

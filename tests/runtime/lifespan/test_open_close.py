@@ -153,13 +153,13 @@ async def test_it_is_opened_once_and_closed_as_often_as_anybody_likes(tmp_path: 
 @pytest.mark.parametrize("steps", [0, 1, 3, 10, 20])
 async def test_who_opens_one_that_is_closed_meanwhile_is_told(steps: int, tmp_path: Path) -> None:
     runtime = Runtime(tmp_path / "state.db")
-    told: list[RuntimeClosed] = []
+    refusals: list[RuntimeClosed] = []
 
     async def opens() -> None:
         try:
             await runtime.open()
         except RuntimeClosed as error:
-            told.append(error)
+            refusals.append(error)
 
     with anyio.fail_after(300):
         async with anyio.create_task_group() as group:
@@ -170,7 +170,7 @@ async def test_who_opens_one_that_is_closed_meanwhile_is_told(steps: int, tmp_pa
             await runtime.close()
             if opening and not runtime.is_open:
                 await anyio.wait_all_tasks_blocked()
-                assert [str(one) for one in told] == ["the runtime was closed while it was being opened"]
+                assert [str(one) for one in refusals] == ["the runtime was closed while it was being opened"]
         await runtime.close()
         await is_free(tmp_path / "state.db")
 

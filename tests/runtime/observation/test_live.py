@@ -115,8 +115,8 @@ async def test_the_last_progress_is_told_before_the_end_of_an_attempt_that_was_s
         job = await submit(runtime, body)
         await job.wait()
         events.close()
-        told = [event.facts["done"] if isinstance(event, Notice) else event.to_state async for event in events]
-    assert told[told.index("running") + 1 :] == [1, 2, "validating", "completed"]
+        rows = [event.facts["done"] if isinstance(event, Notice) else event.to_state async for event in events]
+    assert rows[rows.index("running") + 1 :] == [1, 2, "validating", "completed"]
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,8 @@ async def test_a_program_that_has_configured_logging_hears_of_transitions_and_of
     assert failed.name == "callboard"
     assert "crate 17 cannot be weighed" in failed.getMessage()
     assert failed.callboard["trigger"] == "fail"  # type: ignore[attr-defined]
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("", "")
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", "")
 
 
 async def test_lines_of_transitions_and_notices_say_when_it_was_and_of_which_job(kept: Kept) -> None:
@@ -150,14 +150,14 @@ async def test_where_nothing_is_configured_what_went_wrong_is_on_standard_error_
         events = runtime.events()  # a reader of events is no log
         await (await runtime.submit(CRATES)).wait()
         events.close()
-    told = capsys.readouterr()
-    assert told.out == ""
-    lines = [line for line in told.err.splitlines() if line.startswith("callboard: task_state_transition")]
+    output = capsys.readouterr()
+    assert output.out == ""
+    lines = [line for line in output.err.splitlines() if line.startswith("callboard: task_state_transition")]
     assert len(lines) == 1
     assert "cannot be weighed" in lines[0]
-    assert told.err.count("in weighs\n") == 1  # the traceback, once
-    assert "completed" not in told.err
-    assert "initializing" not in told.err
+    assert output.err.count("in weighs\n") == 1  # the traceback, once
+    assert "completed" not in output.err
+    assert "initializing" not in output.err
 
 
 async def test_a_library_is_silenced_as_any_other_is(
@@ -181,10 +181,10 @@ async def test_a_handler_that_raises_disturbs_nothing_and_is_told(
         assert outcome.tasks["weigh"].error_type == "ValueError"
         runtime._services.host.notice("odd", "error", "something is odd")
         assert runtime.metrics().unlogged > 0
-    told = capsys.readouterr().err
-    assert "callboard: log_broken: " in told
-    assert "the disk of the log is full" in told
-    assert "something is odd" in told
+    output = capsys.readouterr().err
+    assert "callboard: log_broken: " in output
+    assert "the disk of the log is full" in output
+    assert "something is odd" in output
 
 
 @pytest.mark.parametrize("where", ["processor", "factory", "logger"])
@@ -206,9 +206,9 @@ async def test_a_structlog_that_raises_disturbs_nothing_and_is_told(
         assert outcome.tasks["weigh"].error_type == "ValueError"
         runtime._services.host.notice("odd", "error", "something is odd")
         assert runtime.metrics().unlogged > 0
-    told = capsys.readouterr().err
-    assert "no such field" in told
-    assert "something is odd" in told
+    output = capsys.readouterr().err
+    assert "no such field" in output
+    assert "something is odd" in output
 
 
 async def test_what_a_body_says_is_named_after_its_own_place(own_structlog: Callable[..., None]) -> None:
@@ -313,6 +313,6 @@ def test_where_nothing_is_configured_tasks_that_a_kill_begins_again_are_no_troub
         return Transitioned(1, "task", task, 5, "recovering", state, "fail", severity, 1e9, "runtime_restarted")
 
     EventBus().publish([lost("a@1/again", "retrying", "warning"), lost("a@1/given-up", "failed", "error")])
-    told = capsys.readouterr().err
-    assert "a@1/again" not in told
-    assert "a@1/given-up recovering -> failed: runtime_restarted" in told
+    output = capsys.readouterr().err
+    assert "a@1/again" not in output
+    assert "a@1/given-up recovering -> failed: runtime_restarted" in output

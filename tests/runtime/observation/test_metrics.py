@@ -50,22 +50,28 @@ async def test_everything_is_counted(tmp_path: Path) -> None:
                 await other.wait()
             with pytest.raises(InvalidTransitionError):
                 await job.cancel()
-            told = runtime.metrics()
-    assert told.transitions["task", "running", "retrying", "warning"] == 1
-    assert told.transitions["task", "validating", "completed", "info"] == 3
-    running, retrying = told.states["task", "running"], told.states["task", "retrying"]
+            metrics = runtime.metrics()
+    assert metrics.transitions["task", "running", "retrying", "warning"] == 1
+    assert metrics.transitions["task", "validating", "completed", "info"] == 3
+    running, retrying = metrics.states["task", "running"], metrics.states["task", "retrying"]
     assert (running.entered, running.left, running.timed) == (4, 4, 4)
     assert (running.success_rate, running.next_state) == (0.75, "validating")
     assert (retrying.seconds, retrying.average, retrying.next_state) == (5.0, 5.0, "queued")
     assert sum(retrying.classes) == 1
-    assert told.states["task", "completed"].success_rate is None
-    assert told.breakers == {"compiler": "closed"}
-    assert told.workers["loop", "idle"] == 1
-    assert (told.slots["loop"], told.slots_used["loop"]) == (100, 0)
-    assert told.commits > 2
-    assert told.committed >= sum(told.transitions.values()) > 20
-    assert told.slowest_commit <= told.commit_seconds
-    assert (told.inbox, told.ready, told.backlog, told.stale, told.timers_fired > 0) == (0, 0, 0, 0, True)
+    assert metrics.states["task", "completed"].success_rate is None
+    assert metrics.breakers == {"compiler": "closed"}
+    assert metrics.workers["loop", "idle"] == 1
+    assert (metrics.slots["loop"], metrics.slots_used["loop"]) == (100, 0)
+    assert metrics.commits > 2
+    assert metrics.committed >= sum(metrics.transitions.values()) > 20
+    assert metrics.slowest_commit <= metrics.commit_seconds
+    assert (metrics.inbox, metrics.ready, metrics.backlog, metrics.stale, metrics.timers_fired > 0) == (
+        0,
+        0,
+        0,
+        0,
+        True,
+    )
 
 
 async def test_what_a_state_does_not_allow_is_counted() -> None:
@@ -84,9 +90,9 @@ async def test_what_a_state_does_not_allow_is_counted() -> None:
             await job.task("quick").cancel()
         for _ in range(2):
             await job.cancel(request_id="r1")
-        told = runtime.metrics()
-    assert told.rejected == {("task", "completed", "cancel_graceful"): 1}
-    assert (told.requests, told.request_hits, told.request_hit_rate) == (2, 1, 0.5)
+        metrics = runtime.metrics()
+    assert metrics.rejected == {("task", "completed", "cancel_graceful"): 1}
+    assert (metrics.requests, metrics.request_hits, metrics.request_hit_rate) == (2, 1, 0.5)
 
 
 def switch(name: str) -> MachineActor:
@@ -105,11 +111,11 @@ async def test_machines_are_told_apart_though_their_states_are_called_alike() ->
         await (await runtime.submit(Workstream("w", tasks=[Task("one", run=one)]), id="j")).wait()  # of the same name
         clock.advance(9.0)
         await slow.ask(Fire("go"))
-        told = runtime.metrics()
-    spent = {kind: one.seconds for (kind, state), one in told.states.items() if state == "pending" and one.timed}
+        metrics = runtime.metrics()
+    spent = {kind: one.seconds for (kind, state), one in metrics.states.items() if state == "pending" and one.timed}
     assert {kind: spent[kind] for kind in ("machine:fast", "machine:slow")} == {
         "machine:fast": 1.0,
         "machine:slow": 10.0,
     }
     assert spent["job"] == spent["task"] == 0.0
-    assert told.transitions["machine:fast", "pending", "on", "info"] == 1
+    assert metrics.transitions["machine:fast", "pending", "on", "info"] == 1

@@ -61,9 +61,9 @@ def test_an_actor_s_notice_leaves_with_its_turn() -> None:
 
 
 async def test_a_notice_reaches_the_log_the_subscribers_and_who_is_told_of_trouble(lines: list[Any]) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
     runtime = Runtime()
-    runtime.on_trouble = told.append
+    runtime.on_trouble = notices.append
     with anyio.fail_after(300):
         async with runtime:
             everything, bare = runtime.events(), runtime.events(notices=False)
@@ -75,7 +75,7 @@ async def test_a_notice_reaches_the_log_the_subscribers_and_who_is_told_of_troub
         assert {type(event) async for event in bare} == {Transitioned}
     failed, said = [event for event in seen if isinstance(event, Notice)]
     assert (failed.event, said.event) == ("hook_failed", "only_said")
-    assert told == [failed]  # information is no trouble
+    assert notices == [failed]  # information is no trouble
     assert [event for event in seen if isinstance(event, Transitioned) and event.to_state == "completed"]
     assert seen.index(failed) > next(
         place for place, event in enumerate(seen)
@@ -92,10 +92,10 @@ async def test_where_nobody_is_told_trouble_is_said_on_standard_error(
     async with Runtime() as runtime:
         runtime._services.host.notice("a_thing", "warning", "something is odd", number=7)
         runtime._services.host.notice("another", "info", "nothing is wrong")
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "something is odd" in told.err
-    assert "nothing is wrong" not in told.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "something is odd" in output.err
+    assert "nothing is wrong" not in output.err
 
 
 async def tells_later(notice: Notice) -> None:
@@ -116,15 +116,15 @@ async def test_who_could_not_be_told_of_trouble_is_refused_when_it_is_set(told: 
 
 
 async def test_who_is_told_of_trouble_may_be_set_at_any_time(capsys: pytest.CaptureFixture[str]) -> None:
-    told: list[Notice] = []
+    notices: list[Notice] = []
     with anyio.fail_after(300):
         async with Runtime() as runtime:
-            runtime.on_trouble = told.append
+            runtime.on_trouble = notices.append
             await (await runtime.submit(FAILING)).wait()
             await runtime.drain(10)
             runtime.on_trouble = None
             runtime._services.host.notice("something", "warning", "something is odd")
-    assert [notice.event for notice in told] == ["hook_failed"]
+    assert [notice.event for notice in notices] == ["hook_failed"]
     assert "hook_failed" not in capsys.readouterr().err
 
 

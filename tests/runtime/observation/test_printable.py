@@ -39,6 +39,6 @@ def test_lines_on_standard_error_hold_nothing_that_a_terminal_would_obey(
     facts = {"error": "\x9b1A", "traceback": "Traceback\n  \x1b[2J"}
     EventBus().say_notice(Notice(event="hook_failed", severity="error", text="\x1b[2Jno", at=1.0, facts=facts))
     task_logger(None, {}).info("\x1b]0;title\x07", told="\x1b[2J")
-    told = capsys.readouterr().err
-    assert "\\x1b[2Jno" in told
-    assert all(sign.isprintable() or sign == "\n" for sign in told)
+    output = capsys.readouterr().err
+    assert "\\x1b[2Jno" in output
+    assert all(sign.isprintable() or sign == "\n" for sign in output)

@@ -331,11 +331,11 @@ async def test_the_history_that_the_command_prints_has_arguments_approvals_and_c
         steps = await job.steps("t")
         capsys.readouterr()
         history("all/t", journal=tmp_path / "state.db", flow=True)
-        told = capsys.readouterr().out
+        output = capsys.readouterr().out
         await job.send("end", 1)
         result = (await job.wait()).raise_for_state().results["t"]
     file = tmp_path / "history.json"
-    file.write_text(told)
+    file.write_text(output)
     for wrong in (None, "all", "all/other"):
         with pytest.raises(CommandError, match="task"):
             history(wrong, journal=tmp_path / "state.db", flow=True)
@@ -365,4 +365,4 @@ async def test_the_history_that_the_command_prints_has_arguments_approvals_and_c
     rows.write_bytes(msgspec.json.encode(steps))
     assert check_replay(rows, body, args={"order": "A7"}, results={"before": 3}).at == ("child c",)
     assert {*ran} == {"body"}
-    assert json.loads(told)["args"] == {"order": "A7"}
+    assert json.loads(output)["args"] == {"order": "A7"}

@@ -84,17 +84,17 @@ def test_what_has_ended_says_why_and_that_nothing_leaves_it() -> None:
     with Simulation() as sim:
         sim.body("build", outcomes=[Fails("no memory")])
         job = sim.submit(flow(), id="r1")
-        told = failure(lambda: job.until("completed"))
-        assert told[1].startswith("job 'r1' is 'failed' since 00:00:00.000 (00:00:00.000 ago): task 'build' failed")
-        assert told[1].endswith("; that state is final: expect it, or change the test before it.")
-        assert told[2].endswith("pending -> running (allocate); 00:00:00.000 running -> failed (fail).")
+        text = failure(lambda: job.until("completed"))
+        assert text[1].startswith("job 'r1' is 'failed' since 00:00:00.000 (00:00:00.000 ago): task 'build' failed")
+        assert text[1].endswith("; that state is final: expect it, or change the test before it.")
+        assert text[2].endswith("pending -> running (allocate); 00:00:00.000 running -> failed (fail).")
 
 
 def test_workers_breakers_machines_and_what_there_is_not() -> None:
     with Simulation() as sim:
         sim.spawn(MachineActor(DOOR), name="front")
-        told = failure(lambda: sim.until("front", "open", within="1h"))
-        assert told[1] == (
+        text = failure(lambda: sim.until("front", "open", within="1h"))
+        assert text[1] == (
             "front is 'shut' since 00:00:00.000 (00:00:00.000 ago), and waits for an event. To have it go on: "
             "sim.ask(sim.machine('front'), Fire(...))."
         )
@@ -112,8 +112,8 @@ def test_workers_breakers_machines_and_what_there_is_not() -> None:
         )
         sim.restart()
         sim.ask(sim.machine("front"), Fire("push"))
-        told = failure(lambda: sim.until("front", "shut", within="1h"))
-        assert told[1].startswith("front is 'open' since ")
+        text = failure(lambda: sim.until("front", "shut", within="1h"))
+        assert text[1].startswith("front is 'open' since ")
 
 
 @pytest.mark.anyio

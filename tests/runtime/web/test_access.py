@@ -245,8 +245,8 @@ def test_tokens_come_from_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
 
 def test_tokens_come_from_the_environment() -> None:
     assert tokens_from({}) == []
-    told = '[{"name": "ana", "secret": "0123456789abcdef"}]'
-    assert tokens_from({VARIABLE: told}) == [Token("ana", "0123456789abcdef")]
+    tokens = '[{"name": "ana", "secret": "0123456789abcdef"}]'
+    assert tokens_from({VARIABLE: tokens}) == [Token("ana", "0123456789abcdef")]
     with pytest.raises(ValueError, match=VARIABLE):
         tokens_from({VARIABLE: "0123456789abcdef"})
 
@@ -265,10 +265,10 @@ def test_another_address_is_not_listened_at_without_tokens() -> None:
 
 async def test_head_is_answered_as_get_is_without_what_that_tells(client: httpx.AsyncClient) -> None:
     for path in ("/", "/api/jobs", "/health/live", "/api/openapi.json"):
-        told = await client.get(path)
+        response = await client.get(path)
         head = await client.head(path)
         assert (head.status_code, head.content) == (200, b""), path
-        assert head.headers["content-type"] == told.headers["content-type"]
+        assert head.headers["content-type"] == response.headers["content-type"]
     assert (await client.head("/api/jobs/none")).status_code == 404
     assert (await client.head("/api/jobs/none/cancel")).status_code == 405
     assert (await client.head("/api/events")).status_code == 405

@@ -201,15 +201,15 @@ async def test_a_conflict_says_the_state_what_is_allowed_and_what_it_takes(
     await client.post(f"{at.hold}/approve", json={"by": "ana"})
     before = tail(runtime, at.id)
     again = await client.post(f"{at.hold}/approve", json={"by": "ana"})
-    told = again.json()
+    content = again.json()
     assert again.status_code == 409
     assert again.headers["content-type"] == "application/problem+json"
-    assert (told["machine"], told["state"], told["event"]) == ("task", "held", "approve")
-    assert told["allowed"] == ["approve", "cancel", "expire", "reject"]
-    assert told["commands"] == ["approve", "cancel", "cancel_force", "reject"]
-    assert (told["decision"]["verdict"], told["decision"]["by"]) == ("approved", "ana")
-    assert told["detail"].endswith("was approved by ana. It is held until the others have approved.")
-    assert told["decision"]["at"] > 0  # when, as data: words of it are made where they are read
+    assert (content["machine"], content["state"], content["event"]) == ("task", "held", "approve")
+    assert content["allowed"] == ["approve", "cancel", "expire", "reject"]
+    assert content["commands"] == ["approve", "cancel", "cancel_force", "reject"]
+    assert (content["decision"]["verdict"], content["decision"]["by"]) == ("approved", "ana")
+    assert content["detail"].endswith("was approved by ana. It is held until the others have approved.")
+    assert content["decision"]["at"] > 0  # when, as data: words of it are made where they are read
     assert tail(runtime, at.id) == before
 
 
@@ -238,9 +238,9 @@ async def test_all_that_is_wrong_is_told_at_once(runtime: Runtime, client: httpx
     answer = await client.post(
         f"{at.job}/cancel", json={"force": "yes", "by": " ", "reason": "x" * 10_001, "request_id": "\x07", "nope": 1}
     )
-    told = answer.json()
-    assert (answer.status_code, told["type"]) == (422, "/problems/specification")
-    assert {finding["where"] for finding in told["findings"]} == {"force", "by", "reason", "request_id", "nope"}
+    content = answer.json()
+    assert (answer.status_code, content["type"]) == (422, "/problems/specification")
+    assert {finding["where"] for finding in content["findings"]} == {"force", "by", "reason", "request_id", "nope"}
     assert tail(runtime, at.id) == before
 
 
@@ -325,8 +325,8 @@ async def test_a_worker_is_acted_on_by_the_id_of_its_incarnation_too() -> None:
     async with Runtime(workers=[Worker("w", engine="loop")]) as runtime, client_of(runtime) as client:
         shown = (await client.get(WORKER)).json()
         assert (shown["id"], shown["entity_id"]) == ("w", "w#1")
-        told = await client.post("/api/workers/w%231/shut_down", json={})
-        assert (told.status_code, told.json()["id"]) == (200, "w")
+        response = await client.post("/api/workers/w%231/shut_down", json={})
+        assert (response.status_code, response.json()["id"]) == (200, "w")
         assert (await client.get(WORKER)).json()["phase"] == "shutdown"
 
 
@@ -356,9 +356,9 @@ async def test_a_command_without_a_key_is_none_of_those_that_came_with_one() -> 
         for word in ("pause", "resume", "pause"):
             assert (await client.post(f"/api/jobs/j/{word}", json={})).status_code == 200
         assert (await client.post("/api/workers", json={"workspace_id": "x"})).status_code == 201
-        told = runtime.metrics()
-        assert (told.requests, told.request_hits, told.request_hit_rate) == (0, 0, None)
+        metrics = runtime.metrics()
+        assert (metrics.requests, metrics.request_hits, metrics.request_hit_rate) == (0, 0, None)
         for _ in range(2):
             await client.post("/api/workers", json={"workspace_id": "y", "request_id": "k"})
-        told = runtime.metrics()
-        assert (told.requests, told.request_hits, told.request_hit_rate) == (2, 1, 0.5)
+        metrics = runtime.metrics()
+        assert (metrics.requests, metrics.request_hits, metrics.request_hit_rate) == (2, 1, 0.5)

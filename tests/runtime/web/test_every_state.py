@@ -402,8 +402,8 @@ async def test_a_job_skips_while_a_task_of_it_is_pending_and_once_it_has_ended(
     assert actions_of(runtime._services, job.record) == sorted(f"{CANCELS} pause skip".split())
     assert (await client.post(f"{path(job)}/skip", json={"task": "t"})).status_code == 200
     assert actions_of(runtime._services, job.record) == sorted(f"{CANCELS} pause".split())
-    told = await client.post(f"{path(job)}/skip", json={"task": "t"})
-    assert (told.status_code, "skip" in told.json()["commands"]) == (409, False)
+    response = await client.post(f"{path(job)}/skip", json={"task": "t"})
+    assert (response.status_code, "skip" in response.json()["commands"]) == (409, False)
     done = await submitted(runtime, T)
     assert actions_of(runtime._services, done.record) == ["skip"]
     assert (await client.post(f"{path(done)}/skip", json={"task": "t"})).status_code == 200

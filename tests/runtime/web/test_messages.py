@@ -179,8 +179,8 @@ async def test_a_key_of_the_request_itself_comes_before_a_named_header(
 
 async def test_a_task_that_only_receives_says_so(runtime: Runtime, client: httpx.AsyncClient) -> None:
     job = await runtime.submit(Workstream("flow", tasks=[Task("paid", receive="payment")]), id=f"m{next(IDS)}")
-    told = (await client.get(f"/api/jobs/{job.id}/tasks/paid")).json()
-    assert (told["receive"], told["command"]) == ("payment", False)
+    answer = (await client.get(f"/api/jobs/{job.id}/tasks/paid")).json()
+    assert (answer["receive"], answer["command"]) == ("payment", False)
     await job.send("payment", 1)
     await job.wait()
 
@@ -199,12 +199,12 @@ async def test_what_waits_unread_is_listed_in_parts(runtime: Runtime, client: ht
             f"/api/jobs/{other.id}/send", json={"name": "a"} if value is None else {"name": "a", "value": value}
         )
     await other.send("b", "to a task", task="n", by="ana")
-    told = (await client.get(path)).json()
-    assert [(one["name"], one["task"], one["value"], one["by"]) for one in told["items"]] == [
+    answer = (await client.get(path)).json()
+    assert [(one["name"], one["task"], one["value"], one["by"]) for one in answer["items"]] == [
         ("a", None, None, "operator"), ("a", None, {"cents": [1]}, "operator"), ("b", "n", "to a task", "ana")
     ]  # fmt: skip
-    assert told["next"] is None
-    assert [one.sent_at for one in await other.messages()] == [one["sent_at"] for one in told["items"]]
+    assert answer["next"] is None
+    assert [one.sent_at for one in await other.messages()] == [one["sent_at"] for one in answer["items"]]
     for _ in range(3):
         await other.send("large", "x" * 700_000)
     seen, cursor = [], None

@@ -76,7 +76,7 @@ def test_what_is_pure_in_the_page_holds_its_own_tests(tmp_path: Path) -> None:
     for path in SCRIPTS.glob("*.test.mjs"):
         shutil.copy(path, tmp_path)
     files = sorted(path.name for path in tmp_path.glob("*.test.mjs"))
-    told = subprocess.run(
+    ended = subprocess.run(
         [NODE or "node", "--test", *files], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
     )
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -192,10 +192,10 @@ async def test_a_run_is_told_compactly(opened: Opened) -> None:
         assert graph["states"] == graph["phases"] == ["completed", "completed", last]
         assert (graph["depends_on"], graph["after"]) == ([[], [0], [1]], [[], [], [0]])
         for _ in range(2):
-            told = await get(client, f"/api/jobs/{job}/timeline")
-        bars = {row["task"]: [bar["phase"] for bar in row["bars"]] for row in told["rows"]}
+            answer = await get(client, f"/api/jobs/{job}/timeline")
+        bars = {row["task"]: [bar["phase"] for bar in row["bars"]] for row in answer["rows"]}
         assert bars == {0: ["queued", "running", "validating"], 1: ["queued", "running", "validating"], 2: ["held"]}
-        (bar,) = told["rows"][2]["bars"]
+        (bar,) = answer["rows"][2]["bars"]
         assert (bar["to"] is None) is (job == "new")
         assert [row["task"] for row in (await get(client, f"/api/jobs/{job}/timeline?offset=1&limit=1"))["rows"]] == [1]
 
@@ -348,8 +348,8 @@ async def test_what_is_not_there_is_a_problem(client: httpx.AsyncClient) -> None
 
 
 async def test_health_and_metrics_are_told(client: httpx.AsyncClient) -> None:
-    told = await get(client, "/api/health")
-    assert (told["status"], told["accepting"], told["reason"]) == ("ok", True, None)
+    answer = await get(client, "/api/health")
+    assert (answer["status"], answer["accepting"], answer["reason"]) == ("ok", True, None)
     for path in ("/health/live", "/health/ready"):
         assert await get(client, path) == {"status": "ok"}
     metrics = {one["name"]: one for one in (await get(client, "/api/metrics"))["items"]}
@@ -413,9 +413,9 @@ async def test_nothing_is_read_or_done_while_the_runtime_is_not_open() -> None:
         async def closed(why: str) -> None:
             for method, path in [("POST", "/api/jobs/1/cancel"), *(("GET", path) for path in reads)]:
                 answer = await client.request(method, path)
-                told = answer.json()
-                assert (answer.status_code, told["type"]) == (503, "/problems/closed"), (path, told)
-                assert why in told["detail"]
+                content = answer.json()
+                assert (answer.status_code, content["type"]) == (503, "/problems/closed"), (path, content)
+                assert why in content["detail"]
                 assert answer.headers["retry-after"] == "5"
 
         await closed("the runtime is not open")

@@ -114,8 +114,8 @@ async def test_that_no_connection_can_be_taken_is_told_once(runtime: Runtime) ->
 def test_the_program_takes_the_descriptors_that_it_may_have(soft: int, hard: int, found: str) -> None:
     source = str(Path(callboard.__file__).parents[1])
     code = FEW.format(soft=soft, hard=hard)
-    told = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", code], text=True, capture_output=True, check=True,
         env={**os.environ, "PYTHONPATH": source},
     )  # fmt: skip
-    assert told.stdout.strip() == found
+    assert ended.stdout.strip() == found

@@ -144,9 +144,9 @@ def test_a_stream_that_somebody_reads_ends_when_the_server_is_told_to_stop(
         stream = server.ask(asked)
         while b"text/event-stream" not in stream.readline():
             pass
-        said = server.ends()
+        output = server.ends()
         assert b"event: closing" in stream.read()
-        assert "Traceback" not in said
+        assert "Traceback" not in output
 
 
 def test_a_stream_that_nobody_reads_does_not_keep_it(tmp_path: Path) -> None:
@@ -217,10 +217,10 @@ def test_granian_ends_as_the_documents_tell(loop: str, tmp_path: Path) -> None:
         stream = server.ask("GET /api/events HTTP/1.1")
         while b"text/event-stream" not in stream.readline():
             pass
-        said = server.ends()
+        output = server.ends()
         assert b"event: closing" in stream.read()
         assert server.process.returncode == 0
-        assert "Traceback" not in said
+        assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("known_by", ["its connections", "its socket"])

@@ -188,9 +188,9 @@ async def test_a_task_tells_its_progress_and_a_job_what_was_published(
     assert (await client.get("/api/jobs/j/tasks/t")).json()["progress"] is None
     task.progress(3, 10, "reading")
     await task.publish("stage", {"of": 3})
-    told = (await client.get("/api/jobs/j/tasks/t")).json()["progress"]
-    assert told == {"done": 3, "of": 10, "text": "reading"}
-    assert (await client.get("/api/jobs/j/graph")).json()["progress"] == {"t": told}
+    answer = (await client.get("/api/jobs/j/tasks/t")).json()["progress"]
+    assert answer == {"done": 3, "of": 10, "text": "reading"}
+    assert (await client.get("/api/jobs/j/graph")).json()["progress"] == {"t": answer}
     assert services_of(runtime).live.progress("j@1/t") == Progress(3, 10, "reading")
     found = (await client.get("/api/jobs/j/published")).json()
     assert found.keys() == {"stage"}
