@@ -24,7 +24,7 @@ from tests.reliability.kills.sweep import Blow, Tally, chain, flows, said
 from tests.reliability.kills.zygote import Order
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 and fork are of Unix")
-MOST = 8
+MOST = 5
 """Kills of a chain: then it goes on to its end."""
 
 

@@ -21,7 +21,7 @@ schemathesis = pytest.importorskip("schemathesis")
 requests = pytest.importorskip("requests")
 pytestmark = pytest.mark.board
 
-EXAMPLES = 8
+EXAMPLES = 5
 """Requests to each operation."""
 NAMES: dict[str, list[Any]] = {
     "job": ["held", "gone", "none", "a:b"], "task": ["one", "held", "none"], "worker": ["loop", "none"],
