@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from inspect import isawaitable
 from random import Random
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import anyio
@@ -328,6 +329,9 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
         if takes:
             await anyio.sleep(takes)
         value = bind(run.call)()
+        if run.script.run is None and type(value) is CoroutineType and not is_async(cast("Any", run.call.func)):
+            value.close()
+            raise TypeError("the function returned a coroutine, which a runtime does not run; declare it `async def`")
         return await value if isawaitable(value) else value
 
     def _done(self, run: SimulatedRun, value: Any, error: BaseException | None) -> None:

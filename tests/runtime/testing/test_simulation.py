@@ -1046,3 +1046,14 @@ def test_steps_that_a_further_run_drops_are_traced_as_forgotten_and_crash_nothin
         assert job.run().ok
         assert sim.world.crashes == 1
         assert any("ask_model#2 forgotten" in line for line in sim.trace.lines())
+
+
+def test_a_plain_function_that_returns_a_coroutine_is_refused_as_in_a_runtime() -> None:
+    async def work(n: int) -> int:
+        return n
+
+    with Simulation(1) as sim:
+        job = sim.submit(Workstream("w", tasks=[Task("a", run=lambda: 7), Task("b", run=lambda: work(7), after=["a"])]))
+        outcome = job.run()
+    assert outcome.results == {"a": 7}
+    assert "returned a coroutine, which a runtime does not run; declare it `async def`" in str(outcome.error)
