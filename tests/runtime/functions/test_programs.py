@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.forks import Forks
 from tests.waiting import until
 
 from callboard import Check, Condition, Runtime, Task, VirtualClock, Workstream
@@ -105,7 +106,12 @@ def write(folder: Path, name: str, who: str | None = None) -> Path:
 
 
 def run(*words: object, cwd: Path, check: bool = False, **variables: str) -> str:
-    """Return the output of the program."""
+    """Return the output of the program. A program named by the whole path of its file is a fork."""
+    if isinstance(words[0], Path) and words[0].suffix == ".py" and not variables:
+        with Forks(cwd) as forks:
+            ended = forks.run(words[0], *words[1:], cwd=cwd)
+            assert not check or ended.returncode == 0, ended.stderr
+            return ended.stdout.strip() or ended.stderr.strip()
     environment = {"PATH": "/usr/bin:/bin", "JOURNAL": str(cwd / "j.db"), **variables}
     done = subprocess.run(
         [sys.executable, *map(str, words)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=600,
@@ -333,12 +339,12 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("engine", ["thread", "process"])
 @pytest.mark.parametrize(
-    ("first", "then"),
+    ("first", "then", "engine"),
     [
-        ("as a module", "by the command line"), ("as a module", "imported"), ("as a module", "by its file"),
-        ("imported", "as a module"), ("by its file", "as a module"),
+        ("as a module", "by the command line", "process"), ("as a module", "imported", "thread"),
+        ("as a module", "by its file", "process"), ("imported", "as a module", "process"),
+        ("by its file", "as a module", "thread"), ("by its file", "as a module", "process"),
     ],
 )  # fmt: skip
 def test_the_steps_of_a_flow_are_found_again_however_its_module_is_started(
@@ -421,8 +427,13 @@ GO = {
 }
 
 
-@pytest.mark.parametrize("go", GO)
-@pytest.mark.parametrize("begun", ["by its name", "by its path", "imported late", "as a module"])
+@pytest.mark.parametrize(
+    ("begun", "go"),
+    [
+        *(("by its name", go) for go in GO), *(("imported late", go) for go in GO),
+        ("by its path", "here, of where it began"), ("as a module", "it is the module that moves"),
+    ],
+)  # fmt: skip
 def test_a_program_that_changes_its_folder_while_it_is_loaded_has_its_functions_in_worker_processes(
     tmp_path: Path, begun: str, go: str
 ) -> None:
@@ -438,7 +449,7 @@ def test_a_program_that_changes_its_folder_while_it_is_loaded_has_its_functions_
     program.write_text(MOVING.replace("EARLY", early).replace("LATE", late).replace("GO", moves))
     place = tmp_path if go == "of where it is" else tmp_path / "lib"
     (place / "far.py").write_text(f"import os\n{far}\ndef go(task):\n    return os.getcwd()\n")
-    words = {"by its path": [program], "as a module": ["-m", "moving"]}.get(begun, ["./moving.py"])
+    words = {"by its path": [str(program)], "as a module": ["-m", "moving"]}.get(begun, ["./moving.py"])
     assert run(*words, cwd=tmp_path) == str({"own": there, "far": there})
 
 
