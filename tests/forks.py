@@ -106,11 +106,18 @@ class Forks:
             _idle[self._key] = self._process
 
     def start(
-        self, program: Path | str, *words: object, cwd: Path | None = None, stdout: Path | str | None = None
+        self,
+        program: Path | str,
+        *words: object,
+        cwd: Path | None = None,
+        stdout: Path | str | None = None,
+        stderr: Path | str | None = None,
+        **variables: str,
     ) -> Fork:
         """Start a program: a file, or the text of one (as of `python -c`), with these arguments.
 
-        stdout: where its output goes: a file, or "unread", a pipe without a reader. By default it is kept.
+        stdout, stderr: where its output goes: a file, or "unread", a pipe without a reader. By default it is kept.
+        variables: of its environment, beside those of all programs.
         """
         assert self._running is None or self._running.poll() is not None, "another one runs"
         out, err = self._folder / "fork.out", self._folder / "fork.err"
@@ -118,7 +125,8 @@ class Forks:
         of_file = {"file": str(program)} if isinstance(program, Path) else {"text": program}
         order = {
             **of_file, "words": [*map(str, words)], "cwd": str(cwd or Path.cwd()),
-            "out": str(stdout or out), "err": str(err),
+            "out": str(stdout or out), "err": str(stderr or err),
+            "variables": variables,
         }  # fmt: skip
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -160,6 +168,7 @@ def _become(order: dict[str, Any]) -> types.CodeType:
             handle = os.open(place, flags, 0o644)
         os.dup2(handle, number)
         os.close(handle)
+    os.environ.update(order["variables"])
     os.chdir(order["cwd"])
     main = types.ModuleType("__main__")
     name = order.get("file", "-c")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import time
@@ -228,10 +230,27 @@ def test_a_server_whose_reader_leaves_goes_on(gated: Path, program: Program) -> 
     assert running.wait(600) == 0
 
 
-def painted(screen: Terminal) -> set[str]:
-    """Return the sequences by which an ended command has set colours on its terminal."""
-    screen.end()
-    return set(re.findall(r"\x1b\[(?:\d+;)*(?:3|4|9|10)\d(?:;\d+)*m", screen.out))
+def on_terminal(forks: Forks, folder: Path, *args: str, **said: str) -> str:
+    """Return what a command has written on a terminal."""
+    screen, end = pty.openpty()
+    try:
+        settings = {"TERM": "xterm", "LINES": "30", **said}
+        name = os.ttyname(end)
+        running = forks.start(PROGRAM[-1], *args, cwd=folder, stdout=name, stderr=name, **settings)
+        out, ended = b"", False
+        while not ended:
+            ended = running.poll() is not None  # what it has written is there by then
+            while select.select([screen], [], [], 0 if ended else 0.05)[0]:
+                out += os.read(screen, 65536)
+        return out.decode(errors="replace")
+    finally:
+        os.close(end)
+        os.close(screen)
+
+
+def painted(shown: str) -> set[str]:
+    """Return the sequences by which a command has set colours on its terminal."""
+    return set(re.findall(r"\x1b\[(?:\d+;)*(?:3|4|9|10)\d(?:;\d+)*m", shown))
 
 
 LOOKS = [("status",), ("status", "j1"), ("history", "j1"), ("workers", "list", "--all"), ("--help",), ("bogus",)]
@@ -239,20 +258,19 @@ LOOKS = [("status",), ("status", "j1"), ("history", "j1"), ("workers", "list", "
 
 @pytest.mark.parametrize("said", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
 def test_colours_are_sent_to_no_terminal_that_wants_none_and_none_is_ended_that_never_began(
-    done: Path, terminal: Callable[..., Terminal], said: dict[str, str]
+    done: Path, forks: Forks, said: dict[str, str]
 ) -> None:
     for args in (*LOOKS, ("run", "gated.toml", "--id", "j2")):
-        screen = terminal(*args, **said)
-        assert (args, painted(screen)) == (args, set())
-        assert args not in LOOKS or "\x1b" not in screen.out  # a dumb terminal shows it
+        shown = on_terminal(forks, done, *args, **said)
+        assert shown
+        assert (args, painted(shown)) == (args, set())
+        assert args not in LOOKS or "\x1b" not in shown  # a dumb terminal shows it
 
 
 @pytest.mark.parametrize("said", [{}, {"NO_COLOR": ""}], ids=str)
-def test_colours_are_sent_to_a_terminal_otherwise(
-    done: Path, terminal: Callable[..., Terminal], said: dict[str, str]
-) -> None:
-    assert painted(terminal("status", **said)) == {"\x1b[32m"}
-    assert painted(terminal("run", "gated.toml", "--id", "j2", **said))
+def test_colours_are_sent_to_a_terminal_otherwise(done: Path, forks: Forks, said: dict[str, str]) -> None:
+    assert painted(on_terminal(forks, done, "status", **said)) == {"\x1b[32m"}
+    assert painted(on_terminal(forks, done, "run", "gated.toml", "--id", "j2", **said))
 
 
 def test_top_draws_over_nothing_on_a_dumb_terminal(done: Path, terminal: Callable[..., Terminal]) -> None:
