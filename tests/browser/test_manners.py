@@ -103,7 +103,9 @@ def test_names_reasons_people_and_output_are_text_whatever_they_hold(theatre: Th
     assert (approved.by, approved.reason) == (MARKUP, f"{MARKUP} {TURNED}")
 
 
-def test_a_phone_shows_every_view_without_scrolling_sideways(varied: tuple[Theatre, str], visit: Visit) -> None:
+def test_a_phone_shows_every_view_without_scrolling_sideways_and_loads_little(
+    varied: tuple[Theatre, str], visit: Visit
+) -> None:
     theatre, job = varied
     page = visit(theatre.url, viewport=PHONE, has_touch=True, is_mobile=True)
     wide = []
@@ -112,6 +114,9 @@ def test_a_phone_shows_every_view_without_scrolling_sideways(varied: tuple[Theat
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             wide.append(name)
     assert not wide
+    sizes: dict[str, int] = page.evaluate(SIZES)
+    assert len(sizes) > 10
+    assert sum(sizes.values()) < LIGHT, sizes
 
 
 def test_axe_finds_nothing_in_any_view_in_light_or_dark(varied: tuple[Theatre, str], visit: Visit) -> None:
@@ -134,13 +139,3 @@ def violations(page: Page, name: str) -> list[str]:
     by_colours = page.evaluate(AXE, ["color-contrast"])
     page.emulate_media(color_scheme="light")
     return [f"{name}: {said}" for said in (*by_rules, *by_colours)]
-
-
-def test_the_whole_page_is_light(varied: tuple[Theatre, str], visit: Visit) -> None:
-    theatre, job = varied
-    page = visit(theatre.url)
-    for url in views(theatre, job).values():
-        go(page, url)
-    sizes: dict[str, int] = page.evaluate(SIZES)
-    assert len(sizes) > 10
-    assert sum(sizes.values()) < LIGHT, sizes
