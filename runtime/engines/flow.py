@@ -141,7 +141,10 @@ class Flow:
 
     def call(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         """Call a step from an async body. Raises RuntimeError inside a step."""
-        return self._run(step, self._place(step.name, step.path, *step.arguments(args, kwargs)), args, kwargs)
+        running = self._run(step, self._place(step.name, step.path, *step.arguments(args, kwargs)), args, kwargs)
+        named: Any = running
+        named.__qualname__ = f"step {step.name}"  # Python's warning of a coroutine that was never awaited says it
+        return running
 
     def call_dated(
         self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +126,16 @@ async def test_a_step_that_is_cancelled_in_its_next_try_waits_for_it_no_longer(o
         clock.advance(40.0)
         assert (await job.wait()).results == {"t": "done"}
         await all_are(job, "cancelled", "call")
+
+
+async def test_the_warning_of_a_step_that_nobody_awaits_names_the_step(open_runtime: Any) -> None:
+    async def body(task: TaskContext) -> list[str]:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            train()  # type: ignore[unused-coroutine]
+        return [str(one.message) for one in told]
+
+    async with open_runtime() as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.submit(Workstream("w", tasks=[Task("t", run="body")]), id="j")
+        assert (await job.wait()).results == {"t": ["coroutine 'step train' was never awaited"]}
