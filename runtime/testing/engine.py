@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutine
 from random import Random
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import anyio
@@ -329,7 +328,7 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
         if takes:
             await anyio.sleep(takes)
         value = bind(run.call)()
-        if run.script.run is None and type(value) is CoroutineType and not is_async(cast("Any", run.call.func)):
+        if run.script.run is None and iscoroutine(value) and not is_async(cast("Any", run.call.func)):
             value.close()
             raise TypeError("the function returned a coroutine, which a runtime does not run; declare it `async def`")
         return await value if isawaitable(value) else value
