@@ -46,9 +46,9 @@ def zygote() -> Iterator[Zygote]:
 
 BOUNDARIES = [Commit(n, where) for n in range(1, 45) for where in ("before", "within", "after")]
 """The commits of a scene that is left alone, each with the moments before, in and behind it."""
-FIRST = [*BOUNDARIES[1:40:8], Released(9), Torn(7)]
+FIRST = [*BOUNDARIES[1 : 40 : 4 if HOURS else 8], Released(9), Torn(7)]
 """How the chains of the fixed part begin. They go on as their seeds say."""
-MOST = 10
+MOST = 40 if HOURS else 10
 """The number of kills of such a chain, after which it goes on to its end."""
 
 
