@@ -32,7 +32,7 @@ from callboard.agents import durable
 from callboard.runtime.engines.flow import Flow
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 
-KILLS = 15
+KILLS = 50
 CALLS = [
     [ToolCallPart("search", {"word": "a"}, "one"), ToolCallPart("search", {"word": "b"}, "two")],
     [ToolCallPart("lookup", {"word": "c"}, "three")],
