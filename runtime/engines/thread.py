@@ -115,8 +115,7 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
         if type(value) is CoroutineType:
             value.close()
             raise TypeError(
-                "the function returned a coroutine, which a thread cannot run; declare it `async def`, or "
-                'run it on the "loop" engine'
+                "the function returned a coroutine, which a thread cannot run; declare the function `async def`"
             )
         return value
 

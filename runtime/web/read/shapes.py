@@ -125,14 +125,14 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """One durable step of a task's body. label: its name, with its number if that is not 1: "charge#2".
 
-    state: completed, failed, cancelled (while it waited), or waiting, for its next try if it has an error. tool: the
-    one that its function uses; tool_use: "waits" while it waits for the tool, then "holds". engine, capabilities: of
-    the worker on which its function runs; worker_use: "waits" while it waits for one, then "holds"; unroutable: why no
-    worker can run it; these and tool_use are null once the attempt has ended. task_id, attempt, worker_id: where it ran
-    last; an earlier run of the task, too. tries: how often its function was called; began_at: of the first try;
-    duration_ms: from there to its end; due_at: when its wait is over; cancelled_at: when its body has cancelled it
-    while it waited. arguments: of the call, by position and by name; null if there were none, or JSON cannot hold them,
-    or they have more than 2,048 bytes.
+    state: completed, failed, cancelled (while it waited, or ran on a worker), or waiting, for its next try if it has an
+    error. tool: the one that its function uses; tool_use: "waits" while it waits for the tool, then "holds". engine,
+    capabilities: of the worker on which its function runs; worker_use: "waits" while it waits for one, then "holds";
+    unroutable: why no worker can run it; these and tool_use are null once the attempt has ended. task_id, attempt,
+    worker_id: where it ran last; an earlier run of the task, too. tries: how often its function was called; began_at:
+    of the first try; duration_ms: from there to its end; due_at: when its wait is over; cancelled_at: when its body has
+    cancelled it while it waited, or ran on a worker. arguments: of the call, by position and by name; null if there
+    were none, or JSON cannot hold them, or they have more than 2,048 bytes.
     """
 
     task_id: str
