@@ -105,6 +105,7 @@ def ray_here() -> Iterator[Any]:
     ):
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_TMPDIR", folder)
+        patch.setenv("RAY_worker_niceness", "0")  # by default 15: on a busy machine an actor took minutes to start
         Path(folder, "ray").mkdir()
         head = {"num_cpus": 2, "object_store_memory": 80_000_000, "include_dashboard": False, "temp_dir": folder}
         cluster = Cluster(initialize_head=True, head_node_args=head)
