@@ -270,9 +270,7 @@ class CallOrder(msgspec.Struct, gc=False):
     kind: str  # body | condition | check | cancel_hook | hook | step
     index: int = 0  # of a check or cancel hook; of a step: the number of its run, among those of the body
     worker: int = 0  # key of the worker whose slot it occupies, if any
-    gates: tuple[
-        Any, ...
-    ] = ()  # the limits that it counts against: each a `ConcurrencyGate` of `actors/workers/queues.py`
+    gates: tuple[Any, ...] = ()  # the limits that it counts against: `ConcurrencyGate`s of `actors/workers/queues.py`
     task_id: str = ""
     share: Any = None  # of reservations: a `SlotShare` of `actors/workers/reservations.py`, or None
     asked: float = 0.0  # when an actor requested it (monotonic)

@@ -213,10 +213,14 @@ class Lend(Message, frozen=True):
 
 
 class Regain(Message, frozen=True):
-    """Take a slot again for the body with this token. Answered when it has one."""
+    """Take a slot again for the body with this token. Answered when it has one.
+
+    goes_on: the body does not wait for the answer, since it has cancelled its wait.
+    """
 
     token: int
     reply: Reply
+    goes_on: bool = False
 
 
 class KeepStep(Message, frozen=True):

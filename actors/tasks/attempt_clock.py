@@ -149,6 +149,8 @@ def regain(kernel: Kernel, message: Regain) -> bool:
     if task is None or lent is None or task.record.state not in ALIVE:
         kernel.effect(Answer(message.reply))
         return False
+    if message.goes_on and task.record.token == token:
+        _note_wait(task, None)  # whatever the body does before it has its slot: a kill then is a loss
     kernel.note_lent(token, LentSlot(lent.slot, message.reply))
     return True
 

@@ -353,10 +353,8 @@ class Cell(Ref[Any, Any], gc=False, eq=False):
         finally:
             if not request.done:
                 request.close()
-            error, request.error = (
-                request.error,
-                None,
-            )  # drop the reference: the error's frames hold the request
+            # Drop the reference: the error's frames hold the request.
+            error, request.error = request.error, None
             if asker is not None and asker.details is not None and asker.details.asking:
                 asker.details.asking.remove(self)
         if error is not None:

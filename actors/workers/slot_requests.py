@@ -10,13 +10,14 @@ Rules
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..kernel.transaction import CallOrder, LentSlot
 
+Tokens = OrderedDict[int, None]  # each token once, however often its body waited again meanwhile
 Kind = tuple[tuple[Any, ...], tuple[Any, ...]]  # the gates of the slots, and the reservations that they may use
 
 
@@ -25,11 +26,11 @@ class SlotRequests:
 
     def __init__(self, lent: dict[int, LentSlot]) -> None:
         self._lent = lent
-        self._queues: dict[int, dict[Kind, deque[int]]] = {}  # by the key of the worker: tokens
+        self._queues: dict[int, dict[Kind, Tokens]] = {}  # by the key of the worker
 
     def add(self, token: int, slot: CallOrder, reserved: tuple[Any, ...]) -> None:
         """Add an attempt that wants its slot back. reserved: the reservations that it may use."""
-        self._queues.setdefault(slot.worker, {}).setdefault((slot.gates, reserved), deque()).append(token)
+        self._queues.setdefault(slot.worker, {}).setdefault((slot.gates, reserved), OrderedDict())[token] = None
 
     def __bool__(self) -> bool:
         """Whether any attempt wants its slot back."""
@@ -64,7 +65,7 @@ class SlotRequests:
                 queue = mine.pop(kind)  # to put it behind the others
                 first = self._first(queue)
                 if first is not None and give(*first):
-                    queue.popleft()
+                    del queue[first[0]]
                     given = True
                 if queue:
                     mine[kind] = queue
@@ -79,11 +80,12 @@ class SlotRequests:
                     found = (self._lent.get(token) for token in queue)
                     yield from (one.slot for one in found if one is not None and one.reply is not None)
 
-    def _first(self, queue: deque[int]) -> tuple[int, LentSlot] | None:
+    def _first(self, queue: Tokens) -> tuple[int, LentSlot] | None:
         """The first attempt of a queue that still wants its slot back. Drops those before it."""
         while queue:
-            lent = self._lent.get(queue[0])
+            token = next(iter(queue))
+            lent = self._lent.get(token)
             if lent is not None and lent.reply is not None:
-                return queue[0], lent
-            queue.popleft()
+                return token, lent
+            del queue[token]
         return None

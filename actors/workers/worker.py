@@ -86,7 +86,7 @@ class WorkerActor(Entity[WorkerRecord]):
         self.pools: list[Pool] = []  # pools of the scheduler that it belongs to, while it takes tasks
         self.watched = record.engine in IN_PROCESS  # in-process workers need no watching
         self.seen = self.kernel.at  # when it last gave a sign of life (UTC epoch seconds)
-        self.busy_bodies: frozenset[int] = frozenset()  # tokens of bodies with a notice that the worker is busy
+        self.busy_bodies: frozenset[int] | None = None  # tokens of bodies with a notice that the worker is busy
         self.unfit: str | None = None  # the reason why no node of its cluster could hold it
         self.strays: frozenset[int] = frozenset()  # tokens of stale bodies with a notice already
         self.before: WorkerActor | None = None  # the earlier incarnation
@@ -189,7 +189,7 @@ class WorkerActor(Entity[WorkerRecord]):
         if self.in_process:
             return
         self.workforce.health.heard(self)
-        if message.busy and not self.busy_bodies.issuperset(message.tokens):
+        if message.busy and (self.busy_bodies is None or not self.busy_bodies.issuperset(message.tokens)):
             self.busy_bodies = frozenset(message.tokens)
             self._tell_busy()
         if self.record.missed:

@@ -434,7 +434,7 @@ class Flow:
             return now, error
         except BaseException as error:
             if row.due_at or row.tool_use is not None:  # its kept row says that it waits
-                self._cancelled(now, error)
+                self._cancelled(msgspec.structs.replace(now, tries=row.tries), error)  # this try does not count
             if use:
                 self._leave_tool(use, "cancelled")
             raise

@@ -46,6 +46,7 @@ class KeptSteps:
         first = self._first(name, self._calls.get((name, call)))
         if first is None or (not call and self._lacks_before(first)):
             return None
+        self._calls[name, call].popleft()
         return self._rows.pop((name, first.number))
 
     def remove(self, row: StepRecord) -> None:
@@ -56,9 +57,13 @@ class KeptSteps:
         """Let a step that was taken be found again, before the others of its name and call."""
         self._rows[row.name, row.number] = row
         self._highest[row.name] = max(self._highest.get(row.name, 0), row.number)
-        if not row.branch:
-            self._in_order.setdefault(row.name, deque()).appendleft(row.number)
-        self._calls.setdefault((row.name, row.call), deque()).appendleft(row.number)
+        in_order, calls = (
+            self._in_order.setdefault(row.name, deque()),
+            self._calls.setdefault((row.name, row.call), deque()),
+        )
+        for numbers in (calls,) if row.branch else (in_order, calls):
+            if not numbers or numbers[0] != row.number:  # else it is there still
+                numbers.appendleft(row.number)
 
     def next_in_order(self, name: str) -> StepRecord | None:
         """The step of that name that the body itself called next, which stays; None if that one was interrupted."""

@@ -78,12 +78,16 @@ class LentSlots:
             raise
         except BaseException:
             if self._over(token, durable) and not self._host.kernel.draining:  # a drain interrupts no wait
-                self._host.tell(Regain(token, Reply(unheard)))
+                self._host.tell(Regain(token, Reply(unheard), goes_on=True))
             raise
         if self._over(token, durable):
             self._regaining[token] += 1
             try:
                 await self._host.ask(lambda reply: Regain(token, reply))
+            except BaseException:
+                if token not in self._waits and not self._host.kernel.draining:  # cancelled: the body goes on at once
+                    self._host.tell(Regain(token, Reply(unheard), goes_on=True))
+                raise
             finally:
                 self._regaining[token] -= 1
                 if not self._regaining[token]:

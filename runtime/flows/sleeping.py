@@ -68,9 +68,7 @@ class SleepingFlows:
     def __init__(self, host: KernelHost) -> None:
         self._host = host
         self._flows: dict[int, Wait | TimedSleep] = {}
-        self._times: list[
-            TimedSleep
-        ] = []  # a heap; flows that slept, and have ended, may be in it, but not as the first
+        self._times: list[TimedSleep] = []  # a heap; it may hold flows that sleep no more, but not as the first
         self._timer: Timer | None = None
         self._timer_due = 0.0
         self._dropping: set[int] = set()  # whose bodies have not ended yet

@@ -16,12 +16,11 @@ has come, once or more often. Returns the function that ends the subscription.
 """
 
 
-class Wait(msgspec.Struct, eq=False, gc=False):
+class Wait(msgspec.Struct, eq=False):
     """One wait, of a body in memory or of one that was dropped.
 
     token: of the attempt. until: UTC epoch seconds, None if it waits for an event only. tell: called with the token
-    once the wait is over. It is in no cycle once it has ended, and 100,000 sleeping flows have one each: so the garbage
-    collector does not see it.
+    once the wait is over. The garbage collector has to see it: of a runtime that was abandoned, nobody ends its waits.
     """
 
     token: int

@@ -106,13 +106,12 @@ def owner_of(path: Path) -> str | None:
     try:
         if not _is_plain(handle):
             return None
-        owner = os.read(handle, _LONGEST).decode("ascii", "replace").strip()
-        if not owner:
+        if not _owner_in(handle):
             return None
         try:
-            _take_after(handle, owner)
+            _take_after(handle)
         except OSError:
-            return f"process {owner}"
+            return f"process {_owner_in(handle)}"
         return None
     finally:
         os.close(handle)
@@ -152,19 +151,25 @@ def _take_soon(handle: int) -> None:
         _take(handle)
     except OSError:
         time.sleep(_LOOK)
-        owner = os.read(handle, _LONGEST).decode("ascii", "replace").strip()
-        os.lseek(handle, 0, os.SEEK_SET)
-        _take_after(handle, owner)
+        _take_after(handle)
 
 
-def _take_after(handle: int, owner: str) -> None:
+def _owner_in(handle: int) -> str:
+    """The text of a lock file: the id of the process that owns the journal, or owned it last."""
+    os.lseek(handle, 0, os.SEEK_SET)
+    owner = os.read(handle, _LONGEST).decode("ascii", "replace").strip()
+    os.lseek(handle, 0, os.SEEK_SET)
+    return owner
+
+
+def _take_after(handle: int) -> None:
     """Take the lock; if its owner does not exist, wait for its newest child. Raises OSError if another one has it."""
     until = time.monotonic() + _EXEC
     while True:
         try:
             _take(handle)
         except OSError:
-            if not _is_gone(owner) or time.monotonic() >= until:
+            if not _is_gone(_owner_in(handle)) or time.monotonic() >= until:
                 raise
             time.sleep(_LOOK)
         else:

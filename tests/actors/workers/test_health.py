@@ -146,6 +146,15 @@ def test_one_that_cannot_answer_and_works_is_told_as_busy_once_for_the_same_bodi
     assert stage.audit() == []
 
 
+def test_one_that_is_kept_busy_by_what_an_ended_body_has_left_is_told_as_busy() -> None:
+    stage = running(TWO, "ab")
+    stage.silent.add("p")
+    stage.advance(25)
+    for _ in range(2):
+        stage.send(WorkerBeat("p", 1, (), busy=True))
+    assert [notice.event for notice in stage.notices].count("worker_busy") == 1
+
+
 def test_it_is_known_within_the_intervals_and_the_patience() -> None:
     """Even if the worker freezes just after an answer."""
     stage = running()

@@ -556,6 +556,25 @@ def test_many_that_want_their_slots_back_cost_no_more_each_than_few(tool: str | 
     assert many < 5 * few, f"four times as many took {many / few:.1f} times as many lines"
 
 
+def test_a_body_that_waits_again_and_again_before_it_has_its_slot_takes_no_more_memory() -> None:
+    stage = stage_of(1)
+    stage.submit(flow(task("a")), "waits")
+    token = stage.task("a", "waits").token
+    waits(stage, token)
+    stage.submit(flow(task("a")), "holds the slot")
+    for _ in range(100):
+        stage.send(Regain(token, Reply(None), goes_on=True))
+        waits(stage, token)
+    stage.send(Regain(token, Reply(None)))
+    requests = stage.kernel.scheduler.reservations.requests
+    assert [list(queue) for mine in requests._queues.values() for queue in mine.values()] == [[token]]
+    stage.end(stage.task("a", "holds the slot").token)
+    stage.settle()
+    assert token not in stage.kernel.lent
+    assert not requests
+    assert stage.audit() == []
+
+
 def test_who_wants_a_slot_back_keeps_nobody_out_who_waits_for_another_limit() -> None:
     stage = stage_of(3)
     stage.submit(flow(task("a"), task("b"), max_parallel=1), "narrow")

@@ -234,6 +234,37 @@ def test_a_wait_under_a_time_limit_is_no_loss_but_its_body_runs_again_at_once(ar
         sim.check()
 
 
+@pytest.mark.parametrize("how", ["while it waits", "while it asks for its slot"])
+def test_a_kill_is_a_loss_while_a_body_works_whose_cancelled_wait_has_lent_its_slot(how: str) -> None:
+    """The other body has the slot: the first one goes on without it, and is no body that only waits."""
+
+    async def gives_up(task: TaskContext) -> None:
+        ran.append("began")
+        with anyio.move_on_after(60):
+            await task.receive("paid")
+        await works()
+
+    async def stays() -> None:
+        await anyio.sleep(250)  # shorter than the limit of an attempt
+
+    with Simulation(1, workers=[Worker("one", engine="loop", capacity=1)]) as sim:
+        for name, function in (("gives up", gives_up), ("stays", stays)):
+            sim.task(name=name)(function)
+        job = sim.submit(Workstream("w", tasks=[Task("t", run="gives up")]), id="j")
+        sim.submit(Workstream("w", tasks=[Task("t", run="stays")]), id="beside")
+        sim.advance("10s")
+        if how == "while it asks for its slot":
+            job.send("paid", 1)
+            sim.advance("10s")
+            assert ran == ["began"]  # it has its message, and waits for its slot until its limit ends
+        sim.advance("1m")
+        assert ran == ["began", "works"]
+        assert job.task("t").record.durable_wait is None
+        sim.crash()
+        sim.advance("1s")
+        assert job.task("t").record.lost_attempts == 1
+
+
 def test_a_wait_for_a_tool_is_no_loss_and_is_asked_for_again_at_once() -> None:
     answers = [asyncio.Event()]
 

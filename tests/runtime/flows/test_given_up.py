@@ -126,6 +126,8 @@ async def test_a_step_that_is_cancelled_in_its_next_try_waits_for_it_no_longer(o
         clock.advance(40.0)
         assert (await job.wait()).results == {"t": "done"}
         await all_are(job, "cancelled", "call")
+        (step,) = await job.steps("t")
+        assert step.tries == 1  # the one that was cancelled does not count
 
 
 async def test_the_warning_of_a_step_that_nobody_awaits_names_the_step(open_runtime: Any) -> None:

@@ -1014,17 +1014,25 @@ def test_a_step_cannot_be_scripted_as_a_body_is() -> None:
             sim.step_body("task.now", returns=1)
 
 
-def test_of_a_closed_simulation_nothing_stays_in_memory() -> None:
+@pytest.mark.parametrize("waits", ["a moment", "long", "for a message"])
+def test_of_a_closed_simulation_nothing_stays_in_memory(waits: str) -> None:
     async def body(task: TaskContext) -> None:
-        await task.sleep(5)
+        if waits == "for a message":
+            await task.receive("go", timeout="1d")
+        else:
+            await task.sleep(5 if waits == "a moment" else 86400)
 
     def used() -> ref[World]:
         with Simulation() as sim:
             sim.task(body, name="body")
             job = sim.submit(flow(Task("t", run="body")))
             sim.crash()
+            if waits == "for a message":
+                job.send("go")
             assert job.run().ok
             sim.submit(flow(Task("t", run="body")))
+            sim.advance("1h")  # a body that waits for long is dropped
+            sim.crash()
         return ref(sim.world)
 
     left = used()
