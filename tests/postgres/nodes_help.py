@@ -36,7 +36,9 @@ class PostgresNodes:
 
     def __init__(self, address: str) -> None:
         told = parse(address)  # a busy machine may take more than the usual 3 s for a new connection
-        self.address = msgspec.structs.replace(told, url=f"{told.url}&connect_timeout=60")
+        self.address = msgspec.structs.replace(
+            told, url=f"{told.url}{'&' if '?' in told.url else '?'}connect_timeout=60"
+        )
         prepare(self.address)
         self.sql = connect(self.address, "test")
         self.reader = PostgresReader(self.address)
