@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from callboard import Retry, Runtime, Task, Workstream, step
 from callboard.actors.records.step import StepRecord
 from callboard.runtime.dispatch.runners import PoolClosed, RunnerPool
 from callboard.runtime.errors import JournalError
 from callboard.runtime.flows import histories
 from callboard.runtime.flows.histories import FLOWS_AT_ONCE, READERS, Histories
 from callboard.runtime.journal.contract import Reader
+from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 pytestmark = pytest.mark.anyio
 
@@ -127,3 +131,40 @@ async def test_who_asks_when_the_pool_is_closed_is_told_and_no_reader_is_counted
         for flow in range(READERS + 1):
             found.get(flow, lambda _, error: refusals.append(error))
     assert [type(error) for error in refusals] == [PoolClosed] * (READERS + 1)
+
+
+async def test_a_flow_whose_history_cannot_be_read_loses_an_attempt_and_repeats_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    @step
+    async def charge() -> str:
+        ran.append("charge")
+        return "paid"
+
+    async def body() -> str:
+        paid = await charge()
+        ran.append("body")
+        if len(ran) == 2:
+            raise ConnectionError("try again")
+        return paid
+
+    def steps(self: SqliteReader, flow: int) -> Any:
+        if ran == ["charge", "body"]:
+            ran.append("read")
+            raise sqlite3.DatabaseError("database disk image is malformed")
+        return readable(self, flow)
+
+    readable = SqliteReader.steps
+    monkeypatch.setattr(SqliteReader, "steps", steps)
+    async with Runtime(tmp_path / "j.db") as runtime:
+        runtime.task(name="body")(body)
+        soon = Retry(max_attempts=2, base_delay=0.0, jitter=0.0)
+        job = await runtime.submit(Workstream("w", tasks=[Task("t", run="body", retry=soon)]), id="j")
+        outcome = await job.wait()
+        assert outcome.results == {"t": "paid"}
+        assert ran == ["charge", "body", "read", "body"]
+        assert outcome.tasks["t"].lost_attempts == 1
+        moves = runtime._services.journal.reader.transitions(entity_id="j@1/t")
+        assert [move.to_state for move in moves if "disk image is malformed" in (move.reason or "")][-1] == "retrying"
