@@ -86,6 +86,11 @@ class ToolLimits:
             return over_all
         return word.limit
 
+    def declared(self, tool: str) -> int | None:
+        """The limit in force of a tool, unless it is only the last one, which nobody declares any more."""
+        word, limit = self._word(tool), self.of(tool)
+        return None if word is not None and word.last and word.limit == limit else limit
+
     def settle(self, tool: str) -> None:
         """Persist the limit in force in the breaker's record, and apply it in the scheduler."""
         word, limit = self._word(tool), self.of(tool)

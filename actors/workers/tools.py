@@ -50,7 +50,7 @@ def provide(workforce: Workforce, job: Job, *, again: bool = False) -> None:
     """
     job_id, declares = job.record.id, job.spec.tools
     names = dict.fromkeys([*(task.tool for task in job.spec.tasks if task.tool is not None), *declares])
-    limits = {name: workforce.tool_limits.of(name) for name in declares}
+    limits = {name: workforce.tool_limits.declared(name) for name in declares}
     workforce.tool_limits.hear(job)
     for name in names:
         declared = declares.get(name)

@@ -88,6 +88,14 @@ def test_the_limit_of_a_tool_binds_workstreams_that_say_nothing_of_it() -> None:
     assert limits(stage) == (1, "says")  # its workstream has ended, and no other one states a limit
 
 
+def test_to_raise_a_limit_of_workstreams_that_have_ended_is_no_conflict() -> None:
+    stage = KernelHarness()
+    stage.submit(flow(use("a"), tools={"t": Tool(max_parallel=4)}), "before")
+    assert limits(stage) == (4, "before")
+    stage.submit(flow(use("b"), tools={"t": Tool(max_parallel=7)}), "now")
+    assert (limits(stage), conflicts(stage)) == ((7, "now"), [])
+
+
 def test_a_limit_rises_when_who_said_less_has_ended_and_all_start_that_then_may() -> None:
     stage = KernelHarness()
     stage.scripts |= dict.fromkeys("abcde", hangs)
