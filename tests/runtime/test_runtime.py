@@ -466,22 +466,14 @@ async def test_cancelling_a_job_stops_its_bodies(open_runtime: Callable[..., Run
         for handle in (job, await runtime.job(job.id)):
             with pytest.raises(InvalidTransitionError) as refused:
                 await handle.cancel()
-            refusal = refused.value
-            assert (refusal.machine, refusal.state, refusal.event, refusal.allowed) == (
-                "job",
-                "cancelled",
-                "cancel",
-                frozenset(),
-            )
+            error = refused.value
+            assert (error.machine, error.state, error.event) == ("job", "cancelled", "cancel")
+            assert error.allowed == frozenset()
             with pytest.raises(InvalidTransitionError) as refused:
                 await handle.task("next").cancel()
-            refusal = refused.value
-            assert (refusal.machine, refusal.state, refusal.event, refusal.allowed) == (
-                "task",
-                "cancelled",
-                "cancel",
-                frozenset(),
-            )
+            error = refused.value
+            assert (error.machine, error.state, error.event) == ("task", "cancelled", "cancel")
+            assert error.allowed == frozenset()
     assert outcome.state == "cancelled"
     assert {name: str(task.state) for name, task in outcome.tasks.items()} == {"long": "cancelled", "next": "cancelled"}
     assert seen == ["long started", "long stopped"]

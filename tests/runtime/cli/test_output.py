@@ -10,7 +10,6 @@ import re
 import select
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -128,11 +127,8 @@ def _begin_another(folder: Path, command: tuple[str, ...], forks: Forks) -> None
         (folder / "gate").unlink(missing_ok=True)
         running = forks.start(PROGRAM[-1], "run", "gated.toml", "--id", command[1], "--plain", cwd=folder)
         try:
-            until = time.monotonic() + PATIENCE
-            while "first started" not in running.stdout:
-                assert running.poll() is None, running.stderr
-                assert time.monotonic() < until, running.stderr
-                time.sleep(0.01)
+            wait_until(lambda: "first started" in running.stdout or running.poll() is not None, within=PATIENCE)
+            assert "first started" in running.stdout, running.stderr
         finally:
             running.kill()
             running.wait()
