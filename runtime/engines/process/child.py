@@ -138,7 +138,9 @@ class Child:
         self._send_packed(packed(frame))
 
     def _send_packed(self, data: bytes) -> None:
-        with self._sending, contextlib.suppress(OSError):  # the runtime has ended: the second thread ends this process
+        # If the runtime has ended, the second thread ends this process. Any other error comes from a handler of signals
+        # in the body, as a TimeoutError may, and is for the body.
+        with self._sending, contextlib.suppress(ConnectionError):
             self._line.sendall(data)
 
     # -- a body --------------------------------------------------------------------------------------------------------
@@ -244,8 +246,10 @@ class Child:
             do(what)
             return
         self._interruptible = False
-        do(what)
-        self._interruptible = True
+        try:
+            do(what)
+        finally:  # a signal's handler of the body may raise
+            self._interruptible = True
         if self._interrupted:
             raise TaskCancelled(_TOLD)
 

@@ -4,7 +4,8 @@ Rules:
 - A request has a number; the body waits for the answer to that number. Any other answer is dropped.
 - Functions are written as import paths here, since the runtime, and a restart, must find them. The runtime checks and
   reports all other errors in a request.
-- A body that is told to stop does not wait any longer; a body that stops waiting notifies the runtime.
+- A body that is told to stop does not wait any longer; a body that stops waiting notifies the runtime, also if a
+  signal's handler of the body raised as soon as the request was sent.
 - Modules for submitting and outcomes are imported when they are first needed: a process must start fast.
 """
 
@@ -34,16 +35,17 @@ if TYPE_CHECKING:
 
 
 class RuntimeRequest(Waiter):
-    """A request to the runtime. `answer` is None until it is answered."""
+    """A request to the runtime, sent as `frame`. `answer` is None until it is answered."""
 
-    __slots__ = ("answer", "number", "then")
+    __slots__ = ("answer", "frame", "number", "then")
 
     def __init__(
-        self, token: int, name: str, number: int, *, thread: bool, then: Callable[[RuntimeRequest], None] | None = None
+        self, frame: BodyRequest, *, thread: bool, then: Callable[[RuntimeRequest], None] | None = None
     ) -> None:
-        super().__init__(token, name, threading.Event() if thread else anyio.Event())
+        super().__init__(frame.token, frame.name, threading.Event() if thread else anyio.Event())
+        self.frame = frame
         self.then = then  # called on the event loop when it is answered
-        self.number = number
+        self.number = frame.number
         self.answer: RequestAnswer | None = None
 
     def payload(self) -> bytes:
@@ -99,6 +101,7 @@ class RuntimeProxy:
         """Ask for an approval, and wait for the answer on the event loop."""
         question = self._ask(name, rule, thread=False)
         try:
+            self._say(question.frame)
             await cast("anyio.Event", question.over).wait()
         finally:
             self._leave(question)
@@ -108,6 +111,7 @@ class RuntimeProxy:
         """Ask for an approval, and wait for the answer in this thread."""
         question = self._ask(name, rule, thread=True)
         try:
+            self._say(question.frame)
             connection.wait_for(question)
         finally:
             self._leave(question)
@@ -121,7 +125,7 @@ class RuntimeProxy:
         from .paths import Paths  # noqa: PLC0415
 
         payload = msgspec.json.encode((prepare_approval(rule, Paths(), durable=True), thread))
-        return self._begin("approval", name, payload, thread=thread)
+        return self._request("approval", name, payload, thread=thread)
 
     def _leave(self, question: RuntimeRequest) -> None:
         """Stop waiting for the answer."""
@@ -163,8 +167,9 @@ class RuntimeProxy:
 
     def answer_to(self, connection: Connection | None, what: What, name: str, payload: bytes = b"") -> bytes:
         """Ask, and wait in this thread. Raises the error of a refusal, and TaskCancelled if the body is to end."""
-        question = self._begin(what, name, payload, thread=True)
+        question = self._request(what, name, payload, thread=True)
         try:
+            self._say(question.frame)
             if connection is None:
                 cast("threading.Event", question.over).wait()
             else:
@@ -175,8 +180,9 @@ class RuntimeProxy:
 
     async def answer_on_loop(self, what: What, name: str, payload: bytes = b"") -> bytes:
         """Ask, and wait on the event loop. Raises the error of a refusal."""
-        question = self._begin(what, name, payload, thread=False)
+        question = self._request(what, name, payload, thread=False)
         try:
+            self._say(question.frame)
             await cast("anyio.Event", question.over).wait()
         finally:
             self._leave(question)
@@ -196,7 +202,12 @@ class RuntimeProxy:
             else:
                 over(found, None)
 
-        self._begin(what, name, payload, thread=False, then=answered)
+        question = self._request(what, name, payload, thread=False, then=answered)
+        try:
+            self._say(question.frame)
+        except BaseException:
+            self._leave(question)
+            raise
 
     def tell(self, what: What, name: str, payload: bytes) -> None:
         """Ask for something, and drop the answer."""
@@ -206,7 +217,7 @@ class RuntimeProxy:
         if self.loop is None:
             raise RuntimeError("this body runs in a process: use task.submit_blocking(...) and child.wait_blocking()")
 
-    def _begin(
+    def _request(
         self,
         what: What,
         name: str,
@@ -215,14 +226,9 @@ class RuntimeProxy:
         thread: bool,
         then: Callable[[RuntimeRequest], None] | None = None,
     ) -> RuntimeRequest:
-        name = plain_text(name, "a name")
-        question = RuntimeRequest(self._token, name, next(self._numbers), thread=thread, then=then)
-        self._asked[question.number] = question
-        try:
-            self._say(BodyRequest(self._token, question.number, what, name, payload))
-        except BaseException:
-            del self._asked[question.number]
-            raise
+        """A request that an answer finds. It is sent by the caller, who also leaves it."""
+        frame = BodyRequest(self._token, next(self._numbers), what, plain_text(name, "a name"), payload)
+        question = self._asked[frame.number] = RuntimeRequest(frame, thread=thread, then=then)
         return question
 
 
