@@ -49,7 +49,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     began_at: float  # of the first try (UTC epoch seconds)
     ended_at: float | None = None  # None: it waits
     due_at: float | None = None  # when the wait is over
-    cancelled_at: float | None = None  # when its body has cancelled it while it waited, or ran on a worker
+    cancelled_at: float | None = None  # when its body has cancelled it, or ended, while it waited or ran on a worker
     worker_id: str | None = None
     raw_result: MaybeRaw = msgspec.field(default=None, name="result")  # as JSON
     error: str | None = None
@@ -125,10 +125,14 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 def of_present(step: StepRecord, task: TaskRecord) -> StepRecord:
-    """The step without its use of a tool and of a worker, unless its attempt still runs.
+    """The step as it is at present: without its use of a tool and of a worker unless its attempt still runs, and
+    cancelled if it waited when its task ended.
 
-    The row of a step stays as it was when its attempt is lost. task: the task in which its flow goes on.
+    The row of a step stays as it was when its attempt is lost, or when its body ends without it (a task of asyncio that
+    nothing awaited). task: the task in which its flow goes on; a row that a later run has written stays as it is.
     """
+    if task.finished_at is not None and step.state == "waiting" and step.task <= task.key:
+        step = msgspec.structs.replace(step, cancelled_at=max(task.finished_at, step.began_at))
     if step.tool_use is None and step.worker_use is None:
         return step
     if task.claimed_at is not None and (step.task, step.attempt) == (task.key, task.attempt):

@@ -25,7 +25,7 @@ from ...actors.messages.errors import CircuitOpen
 from ...actors.messages.inputs import Message
 from ...actors.records.entities import JobRecord, WorkstreamRecord
 from ...actors.records.message import MessageRecord, to_present
-from ...actors.records.step import StepRecord, published_by
+from ...actors.records.step import StepRecord, of_present, published_by
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.tasks.holds import refusal
@@ -268,9 +268,11 @@ class JobCore:
     async def steps(self, task: str) -> list[StepRecord]:
         """The durable steps of a task's flow, in the order in which they were first kept."""
         await self.refresh()  # of a job on another node, the task may have had no flow when it was read last
-        flow = self.task_record(task).flow
-        found: list[StepRecord] = await self.services.read(self.services.journal.reader.steps, flow) if flow else []
-        return found
+        record = self.task_record(task)
+        if not record.flow:
+            return []
+        found: list[StepRecord] = await self.services.read(self.services.journal.reader.steps, record.flow)
+        return [of_present(step, record) for step in found]
 
     async def messages(self) -> list[MessageRecord]:
         """The durable messages to the job and its tasks that nothing has received yet, oldest first."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self
 from ...actors.records.base import Record
 from ...actors.records.entities import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
 from ...actors.records.message import MessageRecord, to_present
-from ...actors.records.step import StepRecord
+from ...actors.records.step import StepRecord, of_present
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.times import Duration
 from ...machines import BREAKER, JOB, TASK, WORKER, Machine
@@ -251,7 +251,8 @@ class SimulatedTask(Simulated):
 
     def steps(self) -> list[StepRecord]:
         """`TaskHandle.steps`."""
-        return self.simulation.world.journal.steps(self.record.flow)
+        record = self.record
+        return [of_present(step, record) for step in self.simulation.world.journal.steps(record.flow)]
 
     async def _handle(self) -> TaskHandle:
         return (await self.simulation.runtime.job(self._job.id)).task(self.name)

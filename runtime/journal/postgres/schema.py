@@ -430,6 +430,9 @@ _ARGUED = steps_view(Postgres()).replace("CREATE VIEW", "CREATE OR REPLACE VIEW"
 # A step that its body has cancelled does not wait any more.
 _CANCELLED = steps_view(Postgres()).replace("CREATE VIEW", "CREATE OR REPLACE VIEW")
 
+# A step does not wait any more once its task has ended.
+_OVER = steps_view(Postgres()).replace("CREATE VIEW", "CREATE OR REPLACE VIEW")
+
 MIGRATIONS = (
     NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),
     _NAMED,
@@ -449,5 +452,6 @@ MIGRATIONS = (
     _LIVE_TEXT,
     _ARGUED,
     _CANCELLED,
+    _OVER,
 )
 """The migrations from version n to n + 1."""

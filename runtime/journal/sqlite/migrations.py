@@ -169,10 +169,14 @@ DROP VIEW task_steps;
     cancelled = f"""
 DROP VIEW task_steps;
 {steps_view(sql)}"""
+    # A step does not wait any more once its task has ended.
+    over = f"""
+DROP VIEW task_steps;
+{steps_view(sql)}"""
     first = _META + _TABLES + views(sql) + document_views(sql)
     return (
         first, _NAMED, _HELD, ended, measured, recorded, notices, described, parked, stepped, sent, rounded, argued,
-        cancelled,
+        cancelled, over,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from ....actors.records.transition import Transitioned
 from .dialect import Dialect
@@ -280,10 +281,26 @@ class _Views:
         dropped = self.sql.text("dropped", "step_records")
         return self.of("task_steps", "step_records", self.step, f" WHERE {dropped} IS NULL")  # stored if true
 
+    def _goes_on(self) -> str:
+        """Whether the task of a step has not ended: that in which it ran last, or that of the job's present run."""
+        sql = self.sql
+        task, first, job = (partial(sql.text, table=name) for name in ("task_records", "first", "job"))
+        living = f"SELECT 1 FROM task_records WHERE {task('finished_at')} IS NULL AND task_records.key"
+        here = f"{living} = {sql.whole('task', self.table)}"
+        present = (
+            f"{living} = (SELECT later.key FROM task_records AS first"
+            f" JOIN names AS owner ON owner.name = 'job:' || {first('job_id')}"
+            " JOIN job_records AS job ON job.key = owner.key"
+            f" JOIN names AS later ON later.name = 'task:' || {job('workstream')} || '/' || {first('name')}"
+            f" WHERE first.key = {self.table}.flow)"
+        )
+        return f"(EXISTS ({here}) OR EXISTS ({present}))"
+
     def step(self) -> dict[str, str]:
         get, sql = self.get, self.sql
         number, ended = self.whole("number", 1), sql.real("ended_at", self.table)
         cancelled = sql.real("cancelled_at", self.table)
+        done = f"CASE WHEN {get('error_type')} IS NULL THEN 'completed' ELSE 'failed' END"
         took = f"({ended} - {sql.real('began_at', self.table)}) * 1000"
         job = sql.text("job_id", "task_records")
         return {
@@ -292,8 +309,8 @@ class _Views:
             "name": get("name"),
             "number": number,
             "label": f"{get('name')} || CASE {number} WHEN 1 THEN '' ELSE '#' || {number} END",
-            "state": f"CASE WHEN {ended} IS NULL AND {cancelled} IS NULL THEN 'waiting' WHEN {ended} IS NULL THEN"
-            f" 'cancelled' WHEN {get('error_type')} IS NULL THEN 'completed' ELSE 'failed' END",
+            "state": f"CASE WHEN {ended} IS NOT NULL THEN {done} WHEN {cancelled} IS NULL AND {self._goes_on()}"
+            " THEN 'waiting' ELSE 'cancelled' END",
             "attempt": self.whole("attempt", 1),
             "tries": self.whole("tries", 1),
             "began_at": self.time("began_at"),

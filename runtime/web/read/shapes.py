@@ -131,8 +131,8 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     unroutable: why no worker can run it; these and tool_use are null once the attempt has ended. task_id, attempt,
     worker_id: where it ran last; an earlier run of the task, too. tries: how often its function was called; began_at:
     of the first try; duration_ms: from there to its end; due_at: when its wait is over; cancelled_at: when its body has
-    cancelled it while it waited, or ran on a worker. arguments: of the call, by position and by name; null if there
-    were none, or JSON cannot hold them, or they have more than 2,048 bytes.
+    cancelled it while it waited, or ran on a worker, or when its task ended meanwhile. arguments: of the call, by
+    position and by name; null if there were none, or JSON cannot hold them, or they have more than 2,048 bytes.
     """
 
     task_id: str

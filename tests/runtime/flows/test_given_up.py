@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 import warnings
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,9 @@ import pytest
 from tests.waiting import until
 
 from callboard import JobHandle, Retry, Runtime, Task, TaskContext, Tool, VirtualClock, Worker, Workstream, step
-from callboard.runtime.cli import stuck, words
+from callboard.errors import Permanent
+from callboard.runtime.cli import status, stuck, words
+from callboard.runtime.web.read.shapes import step_view
 
 pytestmark = pytest.mark.anyio
 WEEK = 7 * 24 * 3600.0
@@ -141,3 +146,59 @@ async def test_the_warning_of_a_step_that_nobody_awaits_names_the_step(open_runt
         runtime.task(name="body")(body)
         job = await runtime.submit(Workstream("w", tasks=[Task("t", run="body")]), id="j")
         assert (await job.wait()).results == {"t": ["coroutine 'step train' was never awaited"]}
+
+
+async def leaves(task: TaskContext) -> Any:
+    """Leaves tasks that wait, and ends at a message: at first badly."""
+    left.extend(asyncio.create_task(task.receive(name)) for name in ("go", "other"))
+    left.append(asyncio.create_task(task.sleep(WEEK)))
+    await task.receive("fail")
+    if len(left) == len(LEFT):
+        raise Permanent("as asked")
+    return await task.receive("end")
+
+
+LEFT = ("task.receive go", "task.receive other", "task.sleep")
+left: list[asyncio.Task[Any]] = []
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_a_body_left_waiting_waits_no_longer_once_the_task_has_ended(
+    tmp_path: Path, anyio_backend: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "state.db"
+    async with Runtime(path, clock=VirtualClock()) as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("t", run=leaves)]), id="j")
+        reader = runtime._services.journal.reader
+
+        async def are(state: str) -> None:
+            await all_are(job, state, *LEFT)
+            record = reader.task(job.task("t").record.id)
+            assert record is not None
+            shown = [step_view(one, record) for one in reader.steps(record.flow) if one.name in LEFT]
+            assert {(one.state, one.cancelled_at is None) for one in shown} == {(state, state == "waiting")}
+            await until(lambda: in_sql() == dict.fromkeys(LEFT, state))
+            status._show_task(reader, record, None, as_json=False)
+            assert len([line for line in capsys.readouterr().out.splitlines() if state in line.split()]) >= len(LEFT)
+
+        def in_sql() -> dict[str, str]:
+            with closing(sqlite3.connect(path)) as database:
+                found = dict(database.execute("SELECT name, state FROM task_steps"))
+            return {name: state for name, state in found.items() if name in LEFT}
+
+        await are("waiting")
+        await job.send("fail")
+        assert (await job.wait()).state == "failed"
+        await are("cancelled")
+        assert {one.awaits for one in await job.steps("t")} == {None}
+        former, job = job, await job.retry()
+        await are("waiting")  # the next run goes on with them
+        await all_are(job, "waiting", "task.receive end")
+        assert {one.name: one.state for one in await former.steps("t")}["task.receive end"] == "waiting"
+        await job.send("end", "well")
+        assert (await job.wait()).results == {"t": "well"}
+        await are("cancelled")
+    for one in left:
+        one.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    left.clear()

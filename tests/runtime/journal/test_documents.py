@@ -347,7 +347,7 @@ def test_messages_are_shown_with_their_job_and_what_became_of_them(journal: str)
 
 def test_steps_are_shown_with_their_job_and_what_became_of_them(journal: str) -> None:
     ws = workstream(2, 1, 2)
-    first, later = task(3, ws), task(4, ws)
+    first, later, over = task(3, ws), task(4, ws), task(5, ws, state="completed", finished_at=9.0)
     times = {"began_at": 1_700_000_000.0, "ended_at": 1_700_000_001.5}
     steps = [
         step(10, first, raw_result=raw("yes"), raw_given=raw([["é"], {"n": 1}]), tries=2, worker_id="loop-1", **times),
@@ -355,10 +355,11 @@ def test_steps_are_shown_with_their_job_and_what_became_of_them(journal: str) ->
         step(12, first, "wait", began_at=1_700_000_000.0, ended_at=None, due_at=1_700_000_060.0, error_type="old"),
         step(13, first, dropped=True),
         step(14, first, "last", task=4, task_id=later.id, raw_result=raw({"a": [True, None]})),
+        step(15, over, "left", ended_at=None),
     ]
     kept, loop = open_journal(journal), Loop()
     loop.open(kept)
-    kept.append(entry(job(1), ws, first, later, *steps))
+    kept.append(entry(job(1), ws, first, later, over, *steps))
     assert kept.shut(30)
     columns = "job_id, task_id, name, number, label, state, attempt, tries, duration_ms, worker_id, result, error_type"
     with closing(connected(journal)) as connection:
@@ -367,6 +368,7 @@ def test_steps_are_shown_with_their_job_and_what_became_of_them(journal: str) ->
             ("job-1", "ws-2/t3", "ask", 2, "ask#2", "failed", 2, 1, 1500, None, None, "app.Refused"),
             ("job-1", "ws-2/t3", "wait", 1, "wait", "waiting", 1, 1, None, None, None, "old"),
             ("job-1", "ws-2/t4", "last", 1, "last", "completed", 1, 1, 1000, None, ANY, None),
+            ("job-1", "ws-2/t5", "left", 1, "left", "cancelled", 1, 1, None, None, None, None),
         ]
         (result,) = connection.execute("SELECT result FROM task_steps WHERE name = 'last'").fetchone()
         assert json.loads(result) == {"a": [True, None]}
@@ -375,9 +377,9 @@ def test_steps_are_shown_with_their_job_and_what_became_of_them(journal: str) ->
             ("2023-11-14T22:13:20.000Z", "2023-11-14T22:13:21.500Z", None),
             ("2023-11-14T22:13:20.000Z", None, "2023-11-14T22:14:20.000Z"),
         ]
-        assert len(connection.execute("SELECT error, traceback FROM task_steps").fetchall()) == 4
+        assert len(connection.execute("SELECT error, traceback FROM task_steps").fetchall()) == 5
         given = [row[0] for row in connection.execute("SELECT arguments FROM task_steps ORDER BY key").fetchall()]
-        assert (json.loads(given[0]), given[1:]) == ([["é"], {"n": 1}], [None, None, None])
+        assert (json.loads(given[0]), given[1:]) == ([["é"], {"n": 1}], [None] * 4)
 
 
 async def test_workers_and_jobs_have_the_audit_trails_of_document_002(journal: str) -> None:
