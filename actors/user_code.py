@@ -20,7 +20,9 @@ Rules
 from __future__ import annotations
 
 import dis
+import inspect
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -53,6 +55,25 @@ _CONTEXT: Any = BaseException.__dict__["__context__"]
 
 class EscapedException(Exception):  # noqa: N818 - the name says what happened
     """A function of the application raised a BaseException that is no Exception, as SystemExit."""
+
+
+def is_coroutine_function(func: object) -> bool:
+    """Whether a function is declared async, or marked as one that returns a coroutine.
+
+    Before Python 3.12 such a mark is known to asyncio, and not to `inspect`. Raises what the object's own code raises.
+    """
+    if inspect.iscoroutinefunction(func):
+        return True
+    if sys.version_info >= (3, 12) or (mark := getattr(func, "_is_coroutine", None)) is None:
+        return False
+    return mark is asyncio_mark()
+
+
+def asyncio_mark() -> object:
+    """The mark by which asyncio knows coroutine functions before Python 3.12. Asyncio is imported when it is needed."""
+    from asyncio import coroutines  # noqa: PLC0415
+
+    return getattr(coroutines, "_is_coroutine", None)
 
 
 def called(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:

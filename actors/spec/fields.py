@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..times import Duration, seconds
+from ..user_code import is_coroutine_function
 from .model import Alert, Condition, EngineName, Hook, Task
 from .names import folded, name_problem
 from .schema import Finding, Path, clipped, note, short, where
@@ -23,10 +24,10 @@ def kind_of(func: Callable[..., Any]) -> EngineName:
     """The engine a function runs on: "loop" for a function that returns a coroutine, "thread" for a plain function."""
     while isinstance(func, functools.partial):
         func = func.func
-    if inspect.iscoroutinefunction(func):
+    if is_coroutine_function(func):
         return "loop"
     called = getattr(type(func), "__call__", None)  # noqa: B004 - the check is about the method itself
-    return "loop" if inspect.iscoroutinefunction(called) else "thread"
+    return "loop" if is_coroutine_function(called) else "thread"
 
 
 class Fields:

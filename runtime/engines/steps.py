@@ -16,6 +16,8 @@ Rules
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from copy import copy
@@ -30,7 +32,7 @@ from ...actors.records.step import StepRecord
 from ...actors.spec.model import OF_PROCESSES, ON_CLUSTER, EngineName, Retry
 from ...actors.spec.names import name_problem
 from ...actors.times import Duration, seconds
-from ...actors.user_code import is_a, kind_name, plain_text, shown
+from ...actors.user_code import asyncio_mark, is_a, kind_name, plain_text, shown
 from ..calling import ErrorInfo
 from ..dispatch.abandoned_threads import running_body
 from ..functions.import_paths import NoPath, path_of
@@ -268,6 +270,7 @@ class Step(Generic[P, R_co]):
         self.timeout = None if timeout is None else seconds(timeout)
         self.tool = None if tool is None else checked_tool(tool, "the tool of a step")
         self.on_loop = is_async(func)
+        self._mark()
         self.capabilities = _checked_capabilities(capabilities)
         self.engine = None if engine is None else _checked_engine(engine, self.name, on_loop=self.on_loop)
         self.runs_on: str | None = None  # the engine of its worker; None: it runs where its body does
@@ -292,6 +295,18 @@ class Step(Generic[P, R_co]):
         self._describe(func)
         if self.engine in OF_PROCESSES and "<" in path:
             raise ValueError(self._no_path(f"{path!r} is made inside a function, or has no name"))
+
+    def _mark(self) -> None:
+        """Tell whoever asks whether this is a coroutine function (Starlette, a task's body) what its function is."""
+        if not self.on_loop:
+            return
+        if sys.version_info >= (3, 12):
+            inspect.markcoroutinefunction(self)
+
+    @property
+    def _is_coroutine(self) -> object:
+        """What asyncio asks for before Python 3.12."""
+        return asyncio_mark() if self.on_loop else None
 
     def _describe(self, func: Callable[..., Any]) -> None:
         """Take over the function's documentation, and those of its own attributes whose names a step does not use."""
@@ -347,8 +362,11 @@ class Step(Generic[P, R_co]):
     def __get__(self: Step[Concatenate[S, Q], R], instance: S, owner: type | None = None) -> Step[Q, R]: ...
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """A step that is a method is bound to its object as any function is."""
-        func: Callable[..., Any] = self.func
-        return self if instance is None else self.of(functools.partial(func, instance))
+        if instance is None:
+            return self
+        bound = self.of(functools.partial(cast("Callable[..., Any]", self.func), instance))
+        vars(bound)["__wrapped__"] = bound.func  # of which `inspect.signature` tells the signature: without the object
+        return bound
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call by which it is found again: also those that `functools.partial` has bound."""
@@ -367,6 +385,7 @@ class Step(Generic[P, R_co]):
         """Return the step with another, async function in place of its own, for a test: it is found by its own path."""
         again = self.of(func)
         again.on_loop = True
+        again._mark()
         if self.runs_on in OF_PROCESSES:
             again._found = self.import_path(), ""
         return again

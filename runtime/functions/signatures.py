@@ -13,6 +13,8 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
+from ...actors.user_code import is_coroutine_function
+
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _known: dict[int, tuple[ref[Any], bool]] = {}  # by the id of a function, as long as that lives
 
@@ -39,7 +41,7 @@ def is_async(func: Callable[..., Any]) -> bool:
     """Whether a function is async and runs on the loop. Looks through partials and callable objects."""
     while isinstance(func, partial):
         func = func.func
-    return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(getattr(func, "__call__", None))  # noqa: B004
+    return is_coroutine_function(func) or is_coroutine_function(getattr(func, "__call__", None))  # noqa: B004
 
 
 def _look_up(func: Callable[..., Any]) -> bool:

@@ -9,11 +9,12 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from inspect import isawaitable, iscoroutine, iscoroutinefunction
+from inspect import isawaitable, iscoroutine
 from typing import Any
 
 from ...actors.spec.schema import short
 from ...actors.times import number, seconds
+from ...actors.user_code import is_coroutine_function
 from ...machines.keywords import did_you_mean
 
 _TO_DO = "the argument is a function that returns an awaitable, such as `lambda: handle.cancel()`"
@@ -64,7 +65,7 @@ def plain(value: object, what: str, instead: str) -> Callable[[], Any]:
     """A plain function without arguments, which is called and not awaited."""
     if iscoroutine(value):
         value.close()
-    if isawaitable(value) or iscoroutinefunction(value):
+    if isawaitable(value) or is_coroutine_function(value):
         raise TypeError(f"{what} is a plain function, and this one is async: {instead}")
     if not callable(value):
         raise TypeError(f"{what} is a function without arguments, not {value!r:.60}: {instead}")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
+import inspect
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -1219,3 +1222,30 @@ async def test_a_body_that_was_given_up_runs_no_kept_step_again() -> None:
         job = await runtime.submit(Workstream("flow", tasks=[Task("t", run=body, retry=tries)]))
         assert (await job.wait()).results == {"t": "kept"}
     assert seen == ["work", "over"]
+
+
+class Desk:
+    @step
+    async def open(self, key: str = "brass") -> str:
+        return f"opened by {key}"
+
+
+@step
+async def answer() -> int:
+    return 42
+
+
+@step
+def plain_answer() -> int:
+    return 43
+
+
+async def test_an_async_step_is_a_coroutine_function_for_who_asks_and_may_be_a_body(open_runtime: Open) -> None:
+    asked = inspect.iscoroutinefunction if sys.version_info >= (3, 12) else asyncio.iscoroutinefunction
+    method = Desk().open
+    assert [asked(one) for one in (answer, method, plain_answer)] == [True, True, False]
+    assert [*inspect.signature(method).parameters] == ["key"]
+    async with open_runtime() as runtime:
+        for name, body in {"answer": answer, "method": method, "plain": plain_answer}.items():
+            runtime.task(name=name)(body)
+        assert [await run(runtime, name) for name in ("answer", "method", "plain")] == [42, "opened by brass", 43]
