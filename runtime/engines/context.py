@@ -159,7 +159,7 @@ class TaskContext:
         or if the name or the workstream contains the value of a secret, AttemptOver if this attempt has been given up,
         RuntimeError where no child can be submitted (in a hook), and in a plain function.
         """
-        return self._connection.known_child_jobs(blocking=False).submit(self, workstream, name)
+        return _named(self._connection.known_child_jobs(blocking=False).submit(self, workstream, name), "submit", name)
 
     def submit_blocking(self, workstream: Workstream, *, name: str) -> ChildJob:
         """`submit` for a plain function, in a thread or in a process. Raises TaskCancelled if its task is cancelled
@@ -202,7 +202,7 @@ class TaskContext:
 
         bound: `function.bind(arguments)` of steps. All run to their ends; then the first failure in the list is raised.
         """
-        return self._connection.flow_of(self.token, blocking=False).gather(bound, max_parallel)
+        return _named(self._connection.flow_of(self.token, blocking=False).gather(bound, max_parallel), "gather")
 
     def gather_blocking(self, *bound: BoundStep[T], max_parallel: int | None = None) -> list[T]:
         """`gather` for a plain function: the steps run in threads of their own. Also raises TaskCancelled."""
@@ -210,7 +210,7 @@ class TaskContext:
 
     def sleep(self, delay: Duration) -> Coroutine[Any, Any, None]:
         """Wait durably, without occupying a slot: the time runs on while no process runs. delay: seconds, or "2h"."""
-        return self._connection.flow_of(self.token, blocking=False).sleep(seconds(delay))
+        return _named(self._connection.flow_of(self.token, blocking=False).sleep(seconds(delay)), "sleep")
 
     def sleep_blocking(self, delay: Duration) -> None:
         """`sleep` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
@@ -243,7 +243,7 @@ class TaskContext:
         MessageInvalid.
         """
         flow = self._connection.flow_of(self.token, blocking=False)
-        return flow.receive(wanted(name, timeout, default, type))
+        return _named(flow.receive(wanted(name, timeout, default, type)), "receive", name)
 
     @overload
     def receive_blocking(self, name: str, *, type: type[T], timeout: Duration | None = None) -> T: ...
@@ -273,7 +273,8 @@ class TaskContext:
         ValueError for an invalid name or a value that is too long, FlowChanged if the kept message of that name was
         another one, and what `step` raises.
         """
-        return self._connection.flow_of(self.token, blocking=False).send(job_id, name, value, task)
+        flow = self._connection.flow_of(self.token, blocking=False)
+        return _named(flow.send(job_id, name, value, task), "send", name)
 
     def send_blocking(self, job_id: str, name: str, value: Any = None, *, task: str | None = None) -> None:
         """`send` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
@@ -285,7 +286,8 @@ class TaskContext:
         name: needed in tasks that the body has started, where the order of calls is not the same in a replay.
         """
         flow = self._connection.flow_of(self.token, blocking=False)
-        return _made_of(flow.fact("task.now", flow.now, name), _time)
+        fact = _named(flow.fact("task.now", flow.now, name), "now", name)
+        return _named(_made_of(fact, _time), "now", name)
 
     def now_blocking(self, name: str = "") -> datetime:
         """`now` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
@@ -295,7 +297,8 @@ class TaskContext:
     def uuid(self, name: str = "") -> Coroutine[Any, Any, UUID]:
         """A random UUID, as a step: for a request that must be made once, such as a payment. name: as for `now`."""
         flow = self._connection.flow_of(self.token, blocking=False)
-        return _made_of(flow.fact("task.uuid", lambda: _uuid(flow), name), UUID)
+        fact = _named(flow.fact("task.uuid", lambda: _uuid(flow), name), "uuid", name)
+        return _named(_made_of(fact, UUID), "uuid", name)
 
     def uuid_blocking(self, name: str = "") -> UUID:
         """`uuid` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
@@ -305,7 +308,7 @@ class TaskContext:
     def random(self, name: str = "") -> Coroutine[Any, Any, float]:
         """A random number from 0.0 up to 1.0, as a step. name: as for `now`."""
         flow = self._connection.flow_of(self.token, blocking=False)
-        return flow.fact("task.random", flow.random.random, name)
+        return _named(flow.fact("task.random", flow.random.random, name), "random", name)
 
     def random_blocking(self, name: str = "") -> float:
         """`random` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
@@ -320,7 +323,8 @@ class TaskContext:
 
         Raises NotSerialisable for a value that cannot be kept, ValueError for an invalid name, and what `step` raises.
         """
-        return self._connection.flow_of(self.token, blocking=False).publish(name, value)
+        flow = self._connection.flow_of(self.token, blocking=False)
+        return _named(flow.publish(name, value), "publish", name)
 
     def publish_blocking(self, name: str, value: Any) -> None:
         """`publish` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
@@ -334,7 +338,7 @@ class TaskContext:
         type.
         """
         flow = self._connection.flow_of(self.token, blocking=False)
-        return flow.version(name, _version(name, latest))
+        return _named(flow.version(name, _version(name, latest)), "version", name)
 
     def version_blocking(self, name: str, latest: int) -> int:
         """`version` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
@@ -388,7 +392,8 @@ class TaskContext:
         connection = self._connection
         approvals = connection.known_approvals(thread=False)
         connection.keep_out_secrets(name, "the approval's name")
-        return _decided(approvals.decision(self.token, name, rule_of(rule, settings), connection))
+        asked = _named(approvals.decision(self.token, name, rule_of(rule, settings), connection), "approval", name)
+        return _named(_decided(asked), "approval", name)
 
     def wait_for_approval(self, name: str, rule: Approval | None = None, **settings: Any) -> tuple[Decision, ...]:
         """`approval` for plain functions, in a thread or in a process. Also raises TaskCancelled."""
@@ -407,6 +412,16 @@ class TaskContext:
             bound = {"workstream_id": self.workstream_id, "task": self.task, "attempt": self.attempt}
             self._log = task_logger(self._connection.mask, bound)
         return self._log
+
+
+def _named(coroutine: Coroutine[Any, Any, T], method: str, name: str = "") -> Coroutine[Any, Any, T]:
+    """The coroutine, named as it was called: Python's warning of one that was never awaited says `task.receive paid`.
+
+    name: what was given to the method as a name.
+    """
+    named: Any = coroutine
+    named.__qualname__ = f"task.{method} {name}" if type(name) is str and name else f"task.{method}"
+    return coroutine
 
 
 async def _made_of(fact: Coroutine[Any, Any, Any], make: Callable[[Any], T]) -> T:

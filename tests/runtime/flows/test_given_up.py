@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import warnings
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,17 +136,27 @@ async def test_a_step_that_is_cancelled_in_its_next_try_waits_for_it_no_longer(o
         assert step.tries == 1  # the one that was cancelled does not count
 
 
-async def test_the_warning_of_a_step_that_nobody_awaits_names_the_step(open_runtime: Any) -> None:
+async def test_the_warning_of_what_nobody_awaits_names_it_as_it_was_called(open_runtime: Any) -> None:
     async def body(task: TaskContext) -> list[str]:
+        texts: set[str] = set()
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            train()  # type: ignore[unused-coroutine]
-        return [str(one.message) for one in told]
+            for call in (
+                train, partial(task.sleep, 1), partial(task.receive, "go"), task.now, partial(task.uuid, "key"),
+                partial(task.gather, train.bind()), partial(task.publish, "at", 1), partial(task.approval, "go"),
+            ):  # fmt: skip
+                call()
+                while told:  # a warning holds the coroutine, and that another one
+                    texts.update(str(one.message) for one in told)
+                    told.clear()
+        return sorted(texts)
 
     async with open_runtime() as runtime:
         runtime.task(name="body")(body)
         job = await runtime.submit(Workstream("w", tasks=[Task("t", run="body")]), id="j")
-        assert (await job.wait()).results == {"t": ["coroutine 'step train' was never awaited"]}
+        names = ("step train", "task.approval go", "task.gather", "task.now", "task.publish at", "task.receive go",
+            "task.sleep", "task.uuid key")  # fmt: skip
+        assert (await job.wait()).results == {"t": [f"coroutine '{name}' was never awaited" for name in names]}
 
 
 async def leaves(task: TaskContext) -> Any:
