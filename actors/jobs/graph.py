@@ -20,14 +20,19 @@ if TYPE_CHECKING:
     from ..tasks.task import TaskActor
 
 
+_MOST_SHARED = 1_000
+"""Numbers that workstreams share: those of a larger one are released with it."""
 _INDEXES: list[int] = []
 
 
 def _indexes(count: int) -> list[int]:
-    """The first numbers of tasks: the same objects for all workstreams, since each task's record holds its own."""
-    if count > len(_INDEXES):
-        _INDEXES.extend(range(len(_INDEXES), count))
-    return _INDEXES[:count]
+    """The first numbers of tasks. The lowest are the same objects for all workstreams, since each task's record holds
+    its own.
+    """
+    shared = min(count, _MOST_SHARED)
+    if shared > len(_INDEXES):
+        _INDEXES.extend(range(len(_INDEXES), shared))
+    return [*_INDEXES[:shared], *range(shared, count)]
 
 
 class Graph:
