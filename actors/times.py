@@ -87,6 +87,14 @@ def wait_of(value: float, what: str) -> float:
     return max(0.0, found)
 
 
+def cooldown_of(value: Duration) -> float:
+    """Read the duration for which a breaker is tripped. Raises as `seconds` does, and ValueError for 0."""
+    found = seconds(value)
+    if not found:
+        raise ValueError("a cooldown of 0 is over before any task is parked; leave it out for the tool's own")
+    return found
+
+
 def limit_of(value: float | None, what: str) -> float | None:
     """Check a duration that may be None, which means no limit."""
     return None if value is None else wait_of(value, what)

@@ -1,4 +1,6 @@
-"""Errors about arguments, in the words of the caller: the called function, the unknown name, and the most similar one.
+"""Words of texts for people: a number of things, and errors about arguments in the words of the caller.
+
+An error names the called function, the unknown name, and the most similar one.
 
 msgspec's own error, "Unexpected keyword argument 'retrys'", names neither the function nor the argument that was
 probably meant. Python's error names the class that has the method: users may not know that class.
@@ -74,6 +76,13 @@ def unexpected(called: str, name: str, known: Sequence[str]) -> str:
     """The words for an argument that a function or class does not have. called: its name, as the caller writes it."""
     advice = did_you_mean(name, known) or f"it takes {', '.join(known)}"
     return f"{called}() got an unexpected keyword argument {name!r}: {advice}"
+
+
+def number_of(count: int, one: str, several: str = "") -> str:
+    """A number of things in words: "1 failure", "2,000 failures". several: the words for another number than 1, unless
+    they are `one` with an "s".
+    """
+    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str | None:

@@ -24,6 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from ...machines import WorkerState
+from ...machines.keywords import number_of
 from ..messages.commands import StartWorkers
 from ..messages.inputs import TimerFired
 from ..spec.lifecycles import OWN
@@ -170,9 +171,9 @@ class HealthWatch:
         delay = count.next_delay(policy, kernel.port.monotonic())
         if delay is None:
             often = (
-                f"was not ready after {policy.intensity} further starts"
+                f"was not ready after {number_of(policy.intensity, 'further start')}"
                 if record.previous_state == WorkerState.INITIALIZING
-                else f"died more than {policy.intensity} times within {policy.period:g} s"
+                else f"died more than {number_of(policy.intensity, 'time')} within {policy.period:g} s"
             )
             text = (
                 f"worker {record.name!r} {often} and is given up; the last reason: {record.reason}. "

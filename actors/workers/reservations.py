@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from ...machines import JobState
+from ...machines.keywords import number_of
 from ..kernel.transaction import Answer, CallOrder, LentSlot
 from ..messages.inputs import Allocated, Regained, TimerFired, Unroutable
 from .queues import Pool
@@ -160,7 +161,7 @@ class Reservations:
             pool = Pool(engine, capabilities)
             there = sum(spec.capacity or 1 for spec in specs if pool.suits_spec(spec))
             if count > there:
-                return f"it wants {count} slots of the engine {engine!r}, and there are {there}"
+                return f"it wants {number_of(count, 'slot')} of the engine {engine!r}, and there are {there}"
         return None
 
     def _servable(self, mine: Reservation) -> bool:
@@ -188,9 +189,9 @@ class Reservations:
         mine = self.line.get(job.record.key)
         if mine is None:
             return None
-        what = " and ".join(f"{mine.count} slots of the engine {engine!r}" for engine in mine.wanted)
+        what = " and ".join(f"{number_of(mine.count, 'slot')} of the engine {engine!r}" for engine in mine.wanted)
         place = list(self.line).index(mine.job.record.key)
-        return f"waits for {what}" + (f", behind {place} other jobs" if place else "")
+        return f"waits for {what}" + (f", behind {number_of(place, 'other job')}" if place else "")
 
     def release(self, job: Job) -> None:
         """Release the slots of a job that ended or never begins; slots in use follow when their attempts end."""

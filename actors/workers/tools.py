@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ...machines import BreakerState
+from ...machines.keywords import number_of
 from ..kernel.publishing import birth
 from ..kernel.transaction import EntityDropped
 from ..messages.inputs import ToolHeard
@@ -161,8 +162,9 @@ def _with(record: BreakerRecord, said: Breaker, by: str | None) -> BreakerRecord
 
 def _words(said: Breaker) -> str:
     return (
-        f"a breaker of {said.failure_threshold} failures, {seconds(said.cooldown):g} s and "
-        f"{said.success_threshold} successes" + (f", ignoring {', '.join(said.ignore)}" if said.ignore else "")
+        f"a breaker of {number_of(said.failure_threshold, 'failure')}, {seconds(said.cooldown):g} s and "
+        f"{number_of(said.success_threshold, 'success', 'successes')}"
+        + (f", ignoring {', '.join(said.ignore)}" if said.ignore else "")
     )
 
 

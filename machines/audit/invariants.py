@@ -37,6 +37,7 @@ from ..builtin.job import JobState
 from ..builtin.task import TaskState
 from ..builtin.worker import WorkerState
 from ..builtin.workstream import Standing, WorkstreamState, derive, standing
+from ..keywords import number_of
 from ..machine import Machine
 from ..phases import Phase
 from .log import EPOCH, TransitionEvent
@@ -325,8 +326,11 @@ def _task(task: Entity, event: TransitionEvent, before: str) -> Iterator[Broken]
     queues = task.state == TaskState.QUEUED or (task.state == TaskState.RUNNING and task.lacks(Phase.QUEUED))
     if queues and parent is not None and task.depends_on is not None:
         if parent.ended_children < task.depends_on and parent.knows_children:
-            ended = f"only {parent.ended_children} tasks of {parent.entity_id} have ended"
-            yield "dependencies_unmet", f"was queued with {task.depends_on} dependencies, but {ended}"
+            ended = f"only {parent.ended_children} of the tasks of {parent.entity_id} ended"
+            yield (
+                "dependencies_unmet",
+                f"was queued with {number_of(task.depends_on, 'dependency', 'dependencies')}, but {ended}",
+            )
         task.depends_on = None  # checked once: a satisfied dependency stays satisfied
     if task.state == TaskState.RUNNING:
         yield from _start(task, event, before)
@@ -371,7 +375,7 @@ def _attempts(task: Entity, known: Mapping[str, Any]) -> Iterator[Broken]:
         if figure is not None and limit is not None and figure > limit + granted:
             yield (
                 "too_many_attempts",
-                f"has {figure} {word} attempts, of {limit} allowed and {granted} granted",
+                f"has {number_of(figure, f'{word} attempt')}, of {limit} allowed and {granted} granted",
             )
 
 
@@ -380,9 +384,9 @@ def _worker(worker: Entity, event: TransitionEvent, _: str) -> Iterator[Broken]:
     if assigned is None:
         return
     if worker.at_most is not None and assigned > worker.at_most:
-        yield "over_capacity", f"runs {assigned} attempts, over its capacity of {worker.at_most}"
+        yield "over_capacity", f"runs {number_of(assigned, 'attempt')}, over its capacity of {worker.at_most}"
     if (worker.state == WorkerState.IDLE and assigned > 0) or (worker.state == WorkerState.BUSY and assigned < 1):
-        yield "wrong_assignment", f"is {worker.state} and runs {assigned} attempts"
+        yield "wrong_assignment", f"is {worker.state} and runs {number_of(assigned, 'attempt')}"
 
 
 _CHECKS: Final[Mapping[str, Callable[[Entity, TransitionEvent, str], Iterator[Broken]]]] = {

@@ -38,6 +38,7 @@ def archive(
     meanwhile. The ids of archived jobs are not used again. Transitions that the log does not have yet stay in the
     journal.
     """
+    from ...machines.keywords import number_of  # noqa: PLC0415
     from ..journal.archive import LogCoverage, UnmovedJobs, file_of, folder_of, is_movable, move, move_shared  # noqa: PLC0415
     from ..journal.sqlite.reader import SqliteReader  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
@@ -73,9 +74,9 @@ def archive(
             else:
                 echo(f"transitions of workers and breakers: moved to {file}")
     if left.jobs:
-        echo(f"{len(left.jobs)} {'job stays' if len(left.jobs) == 1 else 'jobs stay'}: {left.reason}", err=True)
+        echo(f"{number_of(len(left.jobs), 'job stays', 'jobs stay')}: {left.reason}", err=True)
     if not as_json:
-        echo(f"{moved} {'job' if moved == 1 else 'jobs'} {'to move' if dry_run else 'moved'}")
+        echo(f"{number_of(moved, 'job')} {'to move' if dry_run else 'moved'}")
 
 
 def _file(journal: str) -> Path:

@@ -14,6 +14,7 @@ def check(journal: Journal = DEFAULT, lifecycle: Lifecycles = None) -> None:
 
     It reads the file or database itself, so it has no --url: a board does not show every page and record.
     """
+    from ...machines.keywords import number_of  # noqa: PLC0415
     from ..journal.consistency import examine  # noqa: PLC0415
     from ..journal.location import in_words, store_of  # noqa: PLC0415
     from .findings import report  # noqa: PLC0415
@@ -25,6 +26,7 @@ def check(journal: Journal = DEFAULT, lifecycle: Lifecycles = None) -> None:
     with reading(store) as reader:
         reader.check_pages()
         seen = examine(reader, lifecycles=own)
-    echo(f"{in_words(store)}: {seen.transitions:,} transitions, {seen.records:,} records: {report(seen.found)}")
+    looked_at = f"{number_of(seen.transitions, 'transition')}, {number_of(seen.records, 'record')}"
+    echo(f"{in_words(store)}: {looked_at}: {report(seen.found)}")
     if any(finding.severity == "error" for finding in seen.found):
         raise typer.Exit(FAILED)

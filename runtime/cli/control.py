@@ -201,20 +201,30 @@ def _command(row: Row) -> Callable[..., None]:
 
 
 def _do(row: Row, act: SentCommand, given: dict[str, Any]) -> None:
+    from ...actors.times import cooldown_of  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
 
     about = {part: given.pop(part) for part in row.about.parameters}
+    check = given.pop("check", None)
+    if check is not None and not check.strip():
+        raise CommandError(
+            "--check takes a shell command, and this one is empty: leave it out to reset without a check."
+        )
     with reading(act.place) as reader:
         kind, name, shown = row.about.find(reader, row.verb, **about)
     if given["by"] is None:
         given["by"] = act.who(None)
-    check = given.pop("check", None)
     for option in row.options:
         if option in given and given[option] is None:
             del given[option]
         elif option in _SPANS:
             given[option] = span(given[option])
+    if given.get("cooldown") is not None:
+        try:
+            cooldown_of(given["cooldown"])
+        except ValueError as error:
+            raise CommandError(f"--cooldown: {error}.") from None
     if check is not None and not act.was_given(kind, name, given):
         _pass(check, shown)
     act.on(kind, name, shown, given, detail=given.get("reason") or "")

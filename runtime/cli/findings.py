@@ -15,6 +15,8 @@ _MOST = 200  # findings printed one by one
 
 def report(findings: Sequence[AuditFinding]) -> str:
     """Print the findings, and return a short summary."""
+    from ...machines.keywords import number_of  # noqa: PLC0415
+
     for finding in findings[:_MOST]:
         place = [
             f"line {finding.line}" if finding.line is not None else "",
@@ -29,4 +31,4 @@ def report(findings: Sequence[AuditFinding]) -> str:
     errors = sum(finding.severity == "error" for finding in findings)
     if not findings:
         return "consistent"
-    return f"{errors:,} errors, {len(findings) - errors:,} warnings"
+    return f"{number_of(errors, 'error')}, {number_of(len(findings) - errors, 'warning')}"

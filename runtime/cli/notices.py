@@ -62,6 +62,8 @@ def json_of(record: NoticeRecord) -> dict[str, Any]:
 
 def lately(reader: JournalQueries, about: str | None = None) -> str | None:
     """Count the notices of the last day, or about a job, for `status`; None if there are none."""
+    from ...machines.keywords import number_of  # noqa: PLC0415
+
     since = 0.0 if about is not None else max(time.time() - LATELY, 0.0)
     found = reader.notices(about=about, since=since, limit=1_000)
     if not found:
@@ -69,7 +71,7 @@ def lately(reader: JournalQueries, about: str | None = None) -> str | None:
     bad = sum(one.count for one in found if one.severity != "warning")
     mild = sum(one.count for one in found if one.severity == "warning")
     counts = ((bad, "error"), (mild, "warning"))
-    words = " and ".join(f"{count:,} {word}{'' if count == 1 else 's'}" for count, word in counts if count)
+    words = " and ".join(number_of(count, word) for count, word in counts if count)
     if about is None:
         return f"{words} in notices of the last day: see {hint('notices')}"
     return f"{words} in notices: see {hint(f'notices {quote(about)}')}"

@@ -47,13 +47,15 @@ class PlainView:
 
     async def follow(self, jobs: Sequence[DisplayedJob], events: AsyncIterable[Transitioned | Dropped]) -> None:
         """Print a line for each transition that matters to people."""
+        from ...machines.keywords import number_of  # noqa: PLC0415
+
         wanted = {job.id: job for job in jobs}
         self._several = len(jobs) > 1
         for job in jobs:
-            echo(f"job {job.id}: {job.record.name}, {len(job.tasks()):,} tasks")
+            echo(f"job {job.id}: {job.record.name}, {number_of(len(job.tasks()), 'task')}")
         async for event in events:
             if isinstance(event, Dropped):
-                echo(f"({event.count} transitions were not shown, because they came too fast)")
+                echo(f"({number_of(event.count, 'transition was', 'transitions were')} not shown: they came too fast)")
             elif event.kind == "task" and event.job_id in wanted:
                 self._task(wanted[event.job_id].record.name, event)
 

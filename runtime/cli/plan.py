@@ -55,14 +55,15 @@ def _spec_of(reader: JournalQueries, job: JobRecord) -> Workstream:
 
 
 def _print(job: JobRecord, spec: Workstream, waves: list[list[Task]], states: dict[str, str]) -> None:
+    from ...machines.keywords import number_of  # noqa: PLC0415
     from .status import table  # noqa: PLC0415 - it imports this module
 
     most = "" if spec.max_parallel is None else f", at most {spec.max_parallel} at a time"
     count = len(spec.tasks)
-    echo(f"job {job.id}: {job.name}, {count} {_word('task', count)} in {len(waves)} {_word('wave', len(waves))}{most}")
+    echo(f"job {job.id}: {job.name}, {number_of(count, 'task')} in {number_of(len(waves), 'wave')}{most}")
     for name, limit in _tool_limits(spec).items():
         users = sum(task.tool == name for task in spec.tasks)
-        echo(f"tool {name}: at most {limit} at a time, of {users} {_word('task', users)}")
+        echo(f"tool {name}: at most {limit} at a time, of {number_of(users, 'task')}")
     rows = [
         [str(number), f"{job.id}/{task.name}", states.get(task.name, ""), ", ".join(_awaited(task)), _told(task)]
         for number, wave in enumerate(waves, 1)
@@ -112,7 +113,3 @@ def _task(task: Task, wave: int, state: str | None) -> dict[str, Any]:
     given = {name: getattr(task, name) for name in names}
     more = {"conditional": task.condition is not None, "needs_approval": task.hold is not None}
     return {"kind": "planned", "wave": wave, "state": state, **given, **more}
-
-
-def _word(what: str, count: int) -> str:
-    return what if count == 1 else f"{what}s"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, overload
 from ...actors.records.entities import ApprovalRecord, JobRecord, WorkstreamRecord
 from ...actors.records.task import TaskRecord
 from ...machines import JOB
-from ...machines.keywords import did_you_mean
+from ...machines.keywords import did_you_mean, number_of
 from ..calling import Progress
 from ..cluster.live_progress import IN_AN_ATTEMPT
 from ..errors import JournalError, JournalMissing
@@ -148,12 +148,14 @@ def find_job(reader: JournalQueries, text: str, *, to_act: bool = False) -> JobR
     if near:
         more = "more of the" if meant else "the whole"
         raise CommandError(
-            f"{len(near)} {'job begins' if len(near) == 1 else 'jobs begin'} with {text!r:.80}: "
+            f"{number_of(len(near), 'job begins', 'jobs begin')} with {text!r:.80}: "
             f"{', '.join(job.id for job in near[:5])}. Give {more} id."
         )
     name = text.removeprefix(A_MACHINE) if reader.machine(text) is None else text
     if reader.machine(name) is not None:
         raise CommandError(f"{name!r:.80} is a machine, not a job: use {hint(f'fire {quote(name)} EVENT')}.")
+    if text.startswith(A_MACHINE):
+        raise CommandError(f"There is no machine {name!r:.80} in this journal. {hint('status')} lists them.")
     _refuse_task(reader, text)
     nearest = did_you_mean(text, [job.id for job in reader.jobs(limit=10_000)])
     advice = f"; {nearest}" if nearest else f". {hint('status')} lists them."

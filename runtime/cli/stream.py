@@ -67,6 +67,7 @@ class Shown:
 
     def add(self, part: str | Dropped) -> None:
         """Print the next part at once."""
+        from ...machines.keywords import number_of  # noqa: PLC0415
         from ..text.printable import printable  # noqa: PLC0415
 
         if isinstance(part, str):
@@ -74,7 +75,7 @@ class Shown:
             sys.stdout.flush()
             self._in_line = not part.endswith("\n")
         else:
-            typer.echo(f"[{part.count:,} characters are missing here]", err=True)
+            typer.echo(f"[{number_of(part.count, 'character is', 'characters are')} missing here]", err=True)
 
     def end(self) -> None:
         """End the last line."""

@@ -12,6 +12,7 @@ from .options import JOURNAL
 def tools(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
     """Show the tools of a journal: their limits, which workstream sets them, and their breakers."""
     from ...actors.records.transition import iso  # noqa: PLC0415
+    from ...machines.keywords import number_of  # noqa: PLC0415
     from . import words  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
     from .status import as_lines, table  # noqa: PLC0415
@@ -38,7 +39,7 @@ def tools(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
                 words.one_line(record.id), "no limit" if record.limit[0] is None else f"{record.limit[0]:,}",
                 words.one_line(record.limit[1] or ""),
                 "" if record.not_before is None else words.due(record.not_before),
-                str(record.shown), f"{record.failure_threshold} failures", words.took(record.cooldown),
+                str(record.shown), number_of(record.failure_threshold, "failure"), words.took(record.cooldown),
                 words.one_line(record.said_by or ""),
             ]
             for record in records

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import TaskStatus
 
+from ...machines.keywords import number_of
 from ..errors import JournalError, LeaseLost, RuntimeClosed
 from ..journal.contract import Health
 from .delays import Delays
@@ -327,10 +328,12 @@ class Membership:
         names = [job.id for job in loaded.jobs]
         if not names and not loaded.machines:
             return
-        text = f"node {self.node.name!r} has taken over {_listed(names)}, and {len(loaded.machines)} machines"
+        text = (
+            f"node {self.node.name!r} has taken over {_listed(names)}, and {number_of(len(loaded.machines), 'machine')}"
+        )
         self._host.notice("jobs_taken", "info", text, jobs=names, machines=[one.name for one in loaded.machines])
 
 
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
-    return f"{len(names)} jobs ({', '.join(names[:_TOLD])}{more})" if names else "no jobs"
+    return f"{number_of(len(names), 'job')} ({', '.join(names[:_TOLD])}{more})" if names else "no jobs"

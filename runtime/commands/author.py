@@ -18,7 +18,7 @@ def name_of(by: object) -> str:
     if type(by) is not str:
         raise TypeError(f"`by` is the name of the author, not {shown(by, 60)}")
     if not by.strip() or len(by) > 200 or not by.isprintable():
-        raise ValueError(f"`by` is the name of the author:  1 to 200 printable characters, not {by!r:.60}")
+        raise ValueError(f"`by` is the name of the author: 1 to 200 printable characters, not {by!r:.60}")
     return str(checked(by, "the name"))
 
 

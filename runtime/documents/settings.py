@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from ...actors.spec.model import Breaker, Retry, Spec, Tool, Workstream
 from ...actors.spec.schema import Finding, short, where
 from ...actors.times import Duration
-from ...machines.keywords import did_you_mean
+from ...machines.keywords import did_you_mean, number_of
 
 _RETRY = {
     "max_attempts": "max_attempts",
@@ -269,7 +269,7 @@ class TranslatedSections:
             self._bad(f"dag.{name}", text, 'write depends_on: {"test": ["build"]}: test waits for build')
         tasks = list(self.workstream.tasks)
         if said.task_count is not None and said.task_count != len(tasks):
-            text = f"there are {len(tasks):,} tasks, and not {said.task_count:,}"
+            text = f"it says {number_of(said.task_count, 'task')}, and the workstream has {len(tasks):,}"
             self._bad("dag.task_count", text, "the DAG is of another workstream, or of an older one")
         if said.depends_on is None:
             if not unclear:

@@ -21,7 +21,7 @@ import msgspec
 
 from ...actors.messages.commands import Fire
 from ...actors.spec.names import message_name
-from ...actors.times import Duration, limit_of, seconds
+from ...actors.times import Duration, cooldown_of, limit_of, seconds
 from ...actors.user_code import plain_text, shown
 from ...actors.users.errors import AskTimeout
 from ...actors.users.ref import ASK_TIMEOUT
@@ -369,10 +369,12 @@ class BreakerVerbs(ABC):
         """Open the breaker: tasks that need its tool are parked, and running attempts go on.
 
         cooldown: a duration; by default the breaker's own cooldown. request_id: a command with the same request_id
-        takes effect once. Returns when this is durable. Raises ValueError if `cooldown` is not a duration,
-        RequestIdReused, RuntimeClosed.
+        takes effect once. Returns when this is durable. Raises ValueError if `cooldown` is not a duration
+        above 0, RequestIdReused, RuntimeClosed.
         """
-        await self._say("trip", {**worded(reason, by), "cooldown": _span(cooldown)}, request_id)
+        await self._say(
+            "trip", {**worded(reason, by), "cooldown": None if cooldown is None else cooldown_of(cooldown)}, request_id
+        )
 
 
 @called_as("ref")

@@ -331,17 +331,21 @@ def asked(parts: Sequence[EventTarget], event: str, name: str) -> Asks:
         return next((part for part in asking if part.knows(event)), asking[0]).asks[event]
     theirs = [str(word) for part in parts for word in part.asks]
     ours = any(str(row.event) == event for part in parts for row in part.machine.transitions)
-    by = ", ".join(dict.fromkeys(part.machine.name for part in parts))
+    machines = list(dict.fromkeys(part.machine.name for part in parts))
+    by = " and ".join(machines)
     if ours:
         why = f"The runtime fires {event!r} itself, as the work goes."
     elif verb := next((asks.verb for part in parts for own, asks in PEOPLE[part.kind].items() if own == event), ""):
-        why = f"It runs by {by}, which has no such event: use the verb {verb}()."
+        why = f"It runs by {by}, without such an event: use the verb {verb}()."
     elif event == "retry":
         why = "No event begins the next run: use the verb retry()."
     else:
-        why = f"{by} knows no such event."
+        why = f"{by} {'have' if len(machines) > 1 else 'has'} no event of that name."
     near = "" if ours else did_you_mean(event, theirs)
     more = f"; {near}" if near else "."
+    possible = {word for part in parts for word in part.possible}
+    if theirs and possible == set(theirs):  # the error names them as what is possible now
+        raise _error(parts, parts[0], event, name, f"{why[:-1]}; {near}" if near else why)
     named = ", ".join(dict.fromkeys(theirs)) or "none"
     raise _error(parts, parts[0], event, name, f"{why} Events that people may fire at it: {named}{more}")
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 from ...actors.messages.commands import Reply
 from ...actors.messages.inputs import Message
 from ...actors.records.transition import Transitioned
+from ...machines.keywords import number_of
 
 LAST = 60
 """The number of lines that a failure shows."""
@@ -61,7 +62,7 @@ class Trace:
         """The end of the trace, as failures show it."""
         lines = self.lines(LAST)
         before = self.count - min(self.count, LAST)
-        head = [f"{'':>14}  ... {before} steps before"] if before else []
+        head = [f"{'':>14}  ... {number_of(before, 'step')} before"] if before else []
         return "\n".join([*head, *lines])
 
 

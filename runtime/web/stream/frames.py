@@ -29,6 +29,7 @@ from msgspec.structs import astuple
 from ....actors.messages.notices import Notice
 from ....actors.records.transition import Transitioned
 from ....actors.user_code import called, message_of
+from ....machines.keywords import number_of
 from ...journal.batch import encode_readable
 from ...observation.filters import Event
 
@@ -94,8 +95,8 @@ def missing(numbers: list[tuple[int, int]]) -> Gap:
     ranges = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in numbers[:_MOST_RANGES])
     more = f" and {len(numbers) - _MOST_RANGES} more ranges" if len(numbers) > _MOST_RANGES else ""
     text = (
-        f"{count} transitions are not in this journal any more, those numbered {ranges}{more}: they were archived, or "
-        "are older than what it keeps. It is not known which of them match the filter"
+        f"{number_of(count, 'transition is', 'transitions are')} not in this journal any more, numbered "
+        f"{ranges}{more}: archived, or older than what it keeps. It is not known which of them match the filter"
     )
     return Gap(text=text, count=count, numbers=numbers)
 

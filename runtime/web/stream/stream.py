@@ -30,6 +30,7 @@ import msgspec
 from anyio.lowlevel import checkpoint
 
 from ....actors.spec.digits import whole
+from ....machines.keywords import number_of
 from ...commands.inflight import InFlight
 from ...observation.filters import Filters, wanted_by
 from ...observation.live import TextStream
@@ -299,7 +300,7 @@ class Stream:
                 await send_more(send, reader.own(page.data, page.packed))
             await checkpoint()
         if missed := reader.missed():
-            text = f"{missed} notices were emitted meanwhile, and are not stored"
+            text = f"{number_of(missed, 'notice was', 'notices were')} emitted meanwhile, and not stored"
             await send_more(send, reader.own(gap(Gap(text=text, notices=missed))))
         if reader.seq != began:
             await send_more(send, reader.own(position(reader.seq)))

@@ -28,6 +28,7 @@ from litestar.params import HeaderParameter
 from litestar.types import ASGIApp
 
 from ....actors.spec.digits import whole
+from ....machines.keywords import number_of
 from ...handles.jobs import core_of
 from ...journal.batch import encode_readable
 from ...observation.events import Dropped
@@ -107,7 +108,7 @@ class EmittedText:
 
 def _frame(part: str | Dropped, token: int, place: int) -> bytes:
     if isinstance(part, Dropped):
-        missing = Missing(part.count, f"{part.count:,} characters are missing here")
+        missing = Missing(part.count, f"{number_of(part.count, 'character is', 'characters are')} missing here")
         return b"event: gap\nid: %d-%d\ndata: %b\n\n" % (token, place, encode_readable(missing))
     return b"event: text\nid: %d-%d\ndata: %b\n\n" % (token, place, encode_readable(Part(part)))
 

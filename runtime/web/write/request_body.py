@@ -18,7 +18,7 @@ import msgspec
 from litestar.dto import AbstractDTO
 
 from ....actors.spec.schema import plain_problem, read
-from ....actors.times import seconds
+from ....actors.times import cooldown_of, seconds
 from ...commands.author import name_of, reason_of
 from ...commands.idempotency import check_request_id
 from ..http.problems import FoundWrong, Problem, unfit
@@ -45,7 +45,8 @@ def _no_author(metadata: Mapping[str, object]) -> None:
 
 
 CHECKS: Mapping[str, Callable[[Any], object]] = {
-    "by": name_of, "reason": reason_of, "request_id": check_request_id, "deadline": seconds, "cooldown": seconds,
+    "by": name_of, "reason": reason_of, "request_id": check_request_id, "deadline": seconds,
+    "cooldown": cooldown_of,
     "metadata": _no_author,
 }  # fmt: skip
 """Checks of a field's value beyond its type, by field name. They raise ValueError or TypeError."""

@@ -85,7 +85,7 @@ def test_first_come_first_served() -> None:
     for job_id, count in (("one", 3), ("two", 2), ("three", 1)):
         stage.submit(wants(count), job_id)
     assert [stage.state(name) for name in ("one", "two", "three")] == ["running", "pending", "pending"]
-    assert job_record(stage, "three").reason == "waits for 1 slots of the engine 'loop', behind 1 other jobs"
+    assert job_record(stage, "three").reason == "waits for 1 slot of the engine 'loop', behind 1 other job"
     end(stage, "one")
     assert [stage.state(name) for name in ("two", "three")] == ["running", "running"]
 
@@ -114,8 +114,8 @@ def test_a_slot_that_comes_free_goes_back_to_its_reservation() -> None:
     ("spec", "why"),
     [
         (wants(5), "it wants 5 slots of the engine 'loop', and there are 4"),
-        (flow(Task("x", command=["x"], shell=False), worker_count=1), "it wants 1 slots of the engine 'command', and"),
-        (flow(task("a", capabilities=["gpu"]), worker_count=1), "it wants 1 slots of the engine 'loop', and there are"),
+        (flow(Task("x", command=["x"], shell=False), worker_count=1), "it wants 1 slot of the engine 'command', and"),
+        (flow(task("a", capabilities=["gpu"]), worker_count=1), "it wants 1 slot of the engine 'loop', and there are"),
     ],
 )
 def test_what_is_beyond_any_capacity_is_rejected(spec: Workstream, why: str) -> None:

@@ -31,7 +31,7 @@ def test_the_last_workstream_that_says_how_decides_and_that_is_told() -> None:
     assert (stage.breaker.failure_threshold, stage.breaker.ignore, stage.breaker.said_by) == (5, ["ValueError"], "five")
     (told,) = conflicts(stage)
     assert told == (
-        "job five asks for a breaker of 5 failures, 60 s and 1 successes, ignoring ValueError for tool 't', "
+        "job five asks for a breaker of 5 failures, 60 s and 1 success, ignoring ValueError for tool 't', "
         "and not for the one of four: the settings submitted last apply"
     )
 

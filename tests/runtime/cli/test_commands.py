@@ -339,7 +339,7 @@ def test_a_lifecycle_that_only_its_path_names_is_not_imported_by_who_checks(cli:
     for command in (["check"], ["audit", "log.jsonl"]):
         result = cli(*command)
         assert (result.code, result.out.count("unknown_lifecycle")) == (0, 1)
-        assert result.out.endswith(": 0 errors, 1 warnings\n")
+        assert result.out.endswith(": 0 errors, 1 warning\n")
         assert not (files / "imported.txt").exists()
         assert cli(*command, "--lifecycle", "of_ones_own:SHORT").out.endswith("consistent\n")
         sys.modules.pop("of_ones_own")

@@ -730,6 +730,10 @@ def test_breakers(cli: Cli, live: Live) -> None:
     )
     assert "retry in" not in stuck + cli("status", "j").out  # such a text would be wrong a second later
     assert re.search(r"^cc .* until .*; it is on fire$", cli("top", "--once").out, re.MULTILINE)
+    result = cli("breaker", "reset", "cc", "--check", " ")
+    assert (result.code, "--check takes a shell command, and this one is empty" in result.err) == (2, True)
+    result = cli("breaker", "trip", "cc", "--cooldown", "0s")
+    assert (result.code, "--cooldown: a cooldown of 0 is over before any task is parked" in result.err) == (2, True)
     result = cli("breaker", "reset", "cc", "--check", "echo no; exit 3")
     assert (result.code, "breaker cc was not reset: its check exited with 3." in result.err, result.out) == (
         1,

@@ -182,7 +182,9 @@ def test_a_job_and_a_machine_of_one_name_are_told_apart(cli: Cli, folder: Path) 
         result = cli("fire", "machine:x", "START")
         assert (result.code, result.out) == (0, "machine x running\n")
         result = cli("fire", "y", "START")
-        assert (result.code, "job, workstream knows no such event" in result.err) == (1, True)
+        assert (result.code, "job and workstream have no event of that name" in result.err) == (1, True)
+        for command in (("fire", "machine:zz", "START"), ("cancel", "machine:zz")):
+            assert "There is no machine 'zz' in this journal" in cli(*command).err
         result = cli("cancel", "machine:job:x")
         assert (result.code, "'job:x' is a machine, not a job: use `callboard fire job:x EVENT`" in result.err) == (
             2,

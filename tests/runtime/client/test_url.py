@@ -234,7 +234,7 @@ def test_a_file_is_run_there_and_shown_here(cli: Cli, live: Served, folder: Path
     code, out, _ = cli("run", "two.toml", "--id", "f1", "--plain", "--url", live.url)
     assert code == 1
     lines = [re.sub(r"\d\d:\d\d:\d\d |\(\d+\.\d+ s\)", "", line) for line in out.splitlines()]
-    assert lines[:2] == ["job f1: two, 1 tasks", "a started"]
+    assert lines[:2] == ["job f1: two, 1 task", "a started"]
     assert lines[2].startswith("a failed")
     assert lines[-1].startswith("job f1 failed (1 failed)")
     code, out, _ = cli("run", "two.toml", "--id", "f1", "--json", "--url", live.url)

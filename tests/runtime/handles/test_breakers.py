@@ -15,6 +15,7 @@ from callboard import (
     Alert,
     Breaker,
     BreakerHandle,
+    Fire,
     Hook,
     JobHandle,
     Notice,
@@ -159,6 +160,18 @@ async def test_a_check_that_cannot_be_one_is_refused_before_it_runs() -> None:
             await breaker.trip(reason="\ud800")
         with pytest.raises(ValueError, match="is not a duration"):
             await breaker.trip(cooldown="soon")
+        with pytest.raises(ValueError, match="a cooldown of 0 is over before any task is parked"):
+            await breaker.trip(cooldown="0s")
+        with pytest.raises(ValueError, match="a cooldown of 0 is over before any task is parked"):
+            await breaker.ref.ask(Fire("trip", by="ana", facts={"cooldown": 0}))
+        with pytest.raises(ValueError, match="the author: 1 to 200 printable characters, not ''"):
+            await breaker.reset(by="")
+        with pytest.raises(InvalidTransitionError) as no:
+            await breaker.ref.ask(Fire("rest"))
+        assert str(no.value) == (
+            "breaker t: 'rest' is not possible in state 'closed'. Possible there: reset, trip. "
+            "breaker has no event of that name; did you mean 'reset'?"
+        )
 
 
 async def test_a_check_goes_with_its_caller_and_with_the_runtime() -> None:

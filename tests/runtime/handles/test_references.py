@@ -128,7 +128,7 @@ async def test_what_people_may_not_fire_is_refused_with_the_reason(runtime: Runt
             f"The runtime fires '{event}' itself, as the work goes. "
             "Events that people may fire at it: approve, reject, skip, reset, cancel, cancel_graceful, cancel_force."
         )
-    with pytest.raises(InvalidTransitionError, match=r"task knows no such event\..*; did you mean 'approve'\?"):
+    with pytest.raises(InvalidTransitionError, match=r"task has no event of that name\..*; did you mean 'approve'\?"):
         await ref.ask(Fire("aprove", by="ana"))
     with pytest.raises(InvalidTransitionError, match=r"use the verb retry\(\)"):
         await ref.ask(Fire("retry"))

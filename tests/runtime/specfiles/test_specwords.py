@@ -268,7 +268,7 @@ def test_a_dag_says_what_depends_on_what_in_a_section_or_in_a_file(tmp_path: Pat
             "there is no task 'tset' (did you mean 'test'?)",
         ),
         ({"depends_on": {"build": []}}, "dag.depends_on", "lacks task 'test', and 1 more (name each task"),
-        ({"depends_on": EDGES, "task_count": 4}, "dag.task_count", "there are 3 tasks, and not 4"),
+        ({"depends_on": EDGES, "task_count": 4}, "dag.task_count", "it says 4 tasks, and the workstream has 3"),
         ({"depends_on": {**EDGES, "ship": ["biuld"]}}, "dag.depends_on.ship[0]", "which does not exist"),
         ({"depends_on": {**EDGES, "ship": ["test", "test"]}}, "dag.depends_on.ship[1]", "is twice in"),
         ({"depends_on": {**EDGES, "build": ["ship"]}}, "tasks[0]", "these wait for each other: build -> "),

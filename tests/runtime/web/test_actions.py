@@ -295,6 +295,8 @@ def _fits(field: str, value: object) -> bool:
     if field == "force":
         return value is True
     if not isinstance(value, str):
+        if field == "cooldown" and value == 0:
+            return False
         return field in {"deadline", "cooldown"} and isinstance(value, int | float) and 0 <= value < 1e9
     if field == "reason":
         return len(value) <= 10_000
