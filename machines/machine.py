@@ -19,7 +19,7 @@ that is not a plain function) raises when it is built. `check()` finds faults in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import CodeType
 from typing import Final, Literal, TypeVar, cast
@@ -286,17 +286,11 @@ class Machine:
                 yield Finding("terminal_exit", row.source, text)
 
     def _guards(self) -> Iterator[Finding]:
-        from inspect import signature  # noqa: PLC0415 - only for checks; it takes longer to import than all machines
-
         for guard in dict.fromkeys(row.guard for row in self.transitions if row.guard is not None):
-            try:
-                signature(guard).bind(None, None)
-            except TypeError as error:
+            if (problem := call_problem(guard, 2)) is not None:
                 name = getattr(guard, "__name__", repr(guard))
-                text = f"the guard {name!r} cannot be called with facts and payload: {error}"
+                text = f"the guard {name!r} cannot be called with facts and payload: {problem}"
                 yield Finding("bad_guard", name, text)
-            except ValueError:  # a function without a Python signature
-                continue
 
     def _stays(self) -> Iterator[Finding]:
         for name, state in self.states.items():
@@ -359,6 +353,19 @@ class Machine:
 
 
 _LATER: Final = 0x20 | 0x80 | 0x200  # of a code object: generator, coroutine, asynchronous generator
+
+
+def call_problem(function: Callable[..., object], count: int) -> str | None:
+    """Why a function cannot be called with so many arguments; None if it can, or has no Python signature."""
+    from inspect import signature  # noqa: PLC0415 - only for checks; it takes longer to import than all machines
+
+    try:
+        signature(function).bind(*[None] * count)
+    except TypeError as error:
+        return str(error)
+    except ValueError:
+        return None
+    return None
 
 
 def answers_later(function: object) -> bool:

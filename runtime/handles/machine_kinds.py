@@ -26,11 +26,13 @@ from ...actors.machines.kind import (
 )
 from ...actors.spec.schema import Finding, plain_problem
 from ...actors.spec.validate import SpecificationError
-from ...actors.user_code import plain_text
+from ...actors.user_code import called, plain_text, text_of
 from ...machines.audit.guard_fields import readers
 from ...machines.keywords import did_you_mean
-from ..functions.import_paths import path_of_value
+from ...machines.machine import call_problem
+from ..functions.import_paths import path_of_value, wants_too_much
 from ..functions.registry import BodyNotFound, NoPath
+from ..functions.signatures import name_of
 
 if TYPE_CHECKING:
     from .services import Services
@@ -122,10 +124,30 @@ def _findings(actor: MachineActor) -> Iterator[Finding]:
         if meant or own:  # a shared machine may have timed events for which these facts have no field
             text = f"the timed event {entry.event!s} of {entry.state!s} is after {entry.after!r}, which is no fact"
             yield Finding("timed", text, meant or f"its facts: {', '.join(names) or 'none'}")
+    yield from _misfits(actor)
     for place, functions in (("on_enter", actor.on_enter), ("on_exit", actor.on_exit)):
         for state in functions:
             if state not in machine.states and state != ANY:
                 yield Finding(f"{place}.{state}", f"there is no state {state!r}", _near(state, machine.states))
+
+
+def _misfits(actor: MachineActor) -> Iterator[Finding]:
+    """The functions that cannot be called with the arguments that they get."""
+    guards = dict.fromkeys(row.guard for row in actor.machine.transitions if row.guard is not None)
+    for place, function in (*(("guard", guard) for guard in guards), ("on_event", actor.on_event)):
+        if function is None:
+            continue
+        try:
+            problem = called(call_problem, function, 2)
+        except Exception as error:  # an object's signature may run code of its own
+            problem = text_of(error)
+        if problem is not None:
+            text = f"{name_of(function)} cannot be called with the facts and a Fire: {problem}"
+            yield Finding(place, text, "write it as `def name(facts, fire)`")
+    for place, functions in (("on_enter", actor.on_enter), ("on_exit", actor.on_exit)):
+        for state, function in functions.items():
+            if (problem := wants_too_much(function)) is not None:
+                yield Finding(f"{place}.{state}", problem)
 
 
 def _type(facts: msgspec.Struct | None) -> type[msgspec.Struct] | None:

@@ -466,6 +466,46 @@ def test_what_is_no_part_of_an_actor_is_told_when_it_is_made(given: dict[str, An
         MachineActor(**{"machine": EXECUTION, **given})
 
 
+class Wild:
+    """A function whose signature cannot be read."""
+
+    def __call__(self, facts: Any, fire: Fire) -> bool:
+        return True
+
+    @property
+    def __signature__(self) -> Any:
+        raise RuntimeError("no signature today")
+
+
+async def test_functions_that_cannot_take_what_they_get_are_refused_when_an_actor_is_spawned() -> None:
+    def asks(facts: Any) -> bool:
+        return True
+
+    def reduces() -> None: ...
+
+    def enters(task: TaskContext, what: str) -> None: ...
+
+    async def leaves(task: TaskContext, *, what: str) -> None: ...
+
+    async with Runtime(workers=(), drain_deadline=0) as runtime:
+        with pytest.raises(SpecificationError) as error:
+            runtime.spawn(
+                MachineActor(bare(guard=asks), on_event=reduces, on_enter={"b": enters}, on_exit={"*": leaves}),
+                name="run-7",
+            )
+        told = {finding.where: finding.message for finding in error.value.findings}
+        assert told.keys() == {"guard", "on_event", "on_enter.b", "on_exit.*"}
+        for place, name in (("guard", "asks"), ("on_event", "reduces")):
+            text = f"{name} cannot be called with the facts and a Fire: too many positional arguments"
+            assert told[place].endswith(text)
+        for place, name in (("on_enter.b", "enters"), ("on_exit.*", "leaves")):
+            text = f"{name} wants task, what; a body takes nothing, or one argument: the TaskContext"
+            assert told[place].endswith(text)
+        with pytest.raises(SpecificationError, match="no signature today"):
+            runtime.spawn(MachineActor(bare(guard=Wild())), name="run-7")
+        assert runtime.spawn(MachineActor(bare(guard=lambda *given: True)), name="run-7").state == "a"
+
+
 async def test_all_that_is_wrong_with_an_actor_is_told_at_once() -> None:
     async with Runtime(workers=(), drain_deadline=0) as runtime:
         wrong = MachineActor(
