@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -112,3 +112,4 @@ class Cancellation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     late: bool = False  # the hook took too long, and is being stopped
     failed: list[str] = []  # the errors of the hooks that failed
     left: str | None = None  # the hook or body that did not stop in time
+    used: dict[str, Any] = {}  # what the stopped body used and left behind: metadata of the transition that ends it

@@ -78,6 +78,7 @@ from ..messages.inputs import (
     WorkerBack,
     WorkerSilent,
 )  # fmt: skip
+from ..records.base import Cancellation
 from ..records.task import NO_TROUBLE, Anew, AttemptRecord, EndedRound, Process, Produced, Trouble
 from ..records.transition import iso
 from ..spec.backoff import LONGEST_ASKED, delay
@@ -238,7 +239,11 @@ def body_ended(task: TaskActor, ended: CallEnded) -> None:
             _refuse(task, ended)
         if state == CANCELLING and not hooks_run(task):
             _tell_partial(task, ended)
-            task.change(claimed_at=None, trouble=_with_detail(record.trouble, ended), produced=produced_by(ended))
+            cancel, used = record.cancel, _used(ended)
+            if used:
+                cancel = replace(cancel or Cancellation(), used=used)
+            trouble = _with_detail(record.trouble, ended)
+            task.change(claimed_at=None, trouble=trouble, produced=produced_by(ended), cancel=cancel)
             task.stopped()
     if task.record.state != VALIDATING and task.record.token == ended.token:  # else its slot is the next round's
         task.validated()
@@ -350,7 +355,7 @@ def begin_anew(task: TaskActor, ended: CallEnded) -> None:
     if not stays:
         journal(task, ended, end="succeeded")
         changed = replace(changed, worker=None, worker_id=None, claimed_at=None, probe=False, queued_at=kernel.at)
-        task.fire(REQUEUE, changed, reason=f"round {changed.rounds + 1}")
+        task.fire(REQUEUE, changed, reason=f"round {changed.rounds + 1}", metadata=_used(ended) or None)
         return
     token = kernel.begin_again(record.token)
     kernel.turn.before.setdefault(task, record)
@@ -483,7 +488,7 @@ def _deferred(task: TaskActor, ended: CallEnded) -> None:
         record, deferrals=record.deferrals + 1, probe=False, execution_ms=round(ended.duration * 1000),
         ended_at=now, queued_at=now, claimed_at=None, worker=None, worker_id=None, parked=None, limit=None,
     )  # fmt: skip
-    metadata = {"end": "deferred", "deferrals": changed.deferrals, "retry_at": iso(due)}
+    metadata = {"end": "deferred", "deferrals": changed.deferrals, "retry_at": iso(due), **_used(ended)}
     task.change(probe=False)
     task.fire(FAIL, changed, Failure(deferred=True), reason=f"deferred: {ended.error}", metadata=metadata, due_at=due)
 

@@ -128,11 +128,12 @@ def _over(entity: EntityWithHooks) -> None:
     record = entity.record
     cancel = record.cancel
     reason = record.reason if cancel is None or cancel.left is None else f"{record.reason}; {cancel.left}"
+    metadata = None if cancel is None else cancel.used or None
     if cancel is not None and cancel.failed:
         error = "; ".join(cancel.failed)
-        entity.fire(Event.FAIL, entity.broken_off(error), reason=f"{reason}; {error}")
+        entity.fire(Event.FAIL, entity.broken_off(error), reason=f"{reason}; {error}", metadata=metadata)
     else:
-        entity.fire(Event.COMPLETE, reason=reason)
+        entity.fire(Event.COMPLETE, reason=reason, metadata=metadata)
 
 
 def hooks_run(entity: EntityOperations) -> bool:

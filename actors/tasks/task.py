@@ -545,7 +545,8 @@ class TaskActor(Entity[TaskRecord]):
 
     def force_over(self, reason: str) -> None:
         """End the task by `cancel_force`: the deadline of its hooks is over."""
-        self.fire(Event.CANCEL_FORCE, reason=reason)
+        cancel = self.record.cancel
+        self.fire(Event.CANCEL_FORCE, reason=reason, metadata=None if cancel is None else cancel.used or None)
 
     def broken_off(self, error: str) -> TaskRecord:
         """The task's record with the errors of its cancel hooks."""

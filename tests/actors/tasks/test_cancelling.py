@@ -628,3 +628,29 @@ def test_what_a_stopped_command_had_written_is_kept_and_told(way: str) -> None:
     assert (stage.task("a").output_path, stage.task("a").output_size) == ("/out/a.1.log", 12)
     (notice,) = [notice for notice in stage.notices if notice.event == "partial_output_saved"]
     assert (notice.severity, notice.facts) == ("info", {"path": "/out/a.1.log", "size": 12})
+
+
+@pytest.mark.parametrize("how", ["no hooks", "hooks", "a hook fails", "deferred"])
+def test_what_a_stopped_body_used_and_left_stands_in_the_transition_that_ends_its_attempt(how: str) -> None:
+    stage = KernelHarness()
+    stage.scripts["a"] = hangs
+    hooks = HOOKS if how in {"hooks", "a hook fails"} else []
+    stage.submit(flow(task("a", cancel_hooks=hooks)))
+    stage.scripts["a.cancel_hook"] = in_order(
+        {}, {"status": "failed", "error": "no"} if how == "a hook fails" else {}, {}
+    )
+    used: dict[str, Any] = {"cpu_seconds": 1.5, "peak_memory_bytes": 4096, "left_behind": (7, 8)}
+    if how == "deferred":
+        stage.end(stage.token("a"), "failed", error="later", retry_after=60.0, **used)
+    else:
+        stage.stubborn.add("a")
+        stage.cancel(stage.actor("a"))
+        stage.stubborn.clear()
+        stage.end(stage.token("a"), "cancelled", **used)
+    stage.settle()
+    last = [event for event in stage.kept.transitions if event.entity_id == "job@1/a"][-1]
+    ends = {"no hooks": "cancelled", "hooks": "cancelled", "a hook fails": "failed", "deferred": "retrying"}
+    assert last.to_state == ends[how]
+    assert last.metadata is not None
+    assert {name: last.metadata[name] for name in used} == {**used, "left_behind": [7, 8]}
+    assert stage.audit() == []
