@@ -19,7 +19,7 @@
 | alert_suppressed | warning | an alert exceeded its limit, for the first time in a period | |
 | alert_broken | error | an alert could not be created | |
 | team_unknown | warning | a team's members could not be read: `by` counts as no member | team, by, traceback |
-| tool_settings_differ | warning | a job sets other values for a tool than those in force | job |
+| tool_settings_differ | warning | a job sets other values for a tool than those in force | job, setting (of the tool) |
 | stray_body | warning | a body of an ended call was found, and is killed | token |
 | cluster_away | error | the connection to the Ray cluster was lost; reconnecting | reason |
 | cluster_back | info | the cluster is connected again | |
@@ -81,9 +81,9 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 class NoticeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The journal's record of a notice above info, and of similar ones that followed soon.
 
-    Similar notices have one event, one entity and one type of error. at: UTC epoch seconds of the last one, which gives
-    text and traceback; first_at: of the first; count: their number. others: whether they are about several entities,
-    because there were too many different ones to store each alone.
+    Similar notices have one event, one entity, one type of error, and the same hook, team or setting. at: UTC epoch
+    seconds of the last one, which gives text and traceback; first_at: of the first; count: their number. others:
+    whether they are about several entities, because there were too many different ones to store each alone.
     error is the type of the exception, message the type of the message that an actor handled, node the emitting node.
     """
 

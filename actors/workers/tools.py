@@ -66,7 +66,7 @@ def provide(workforce: Workforce, job: Job, *, again: bool = False) -> None:
         wanted, limit = declared.max_parallel, limits[name]
         if wanted is not None and limit is not None and limit != wanted:
             end = f"{workforce.tool_limits.of(name)} holds, the strictest of those that run"
-            _tell(breaker, job_id, f"max_parallel = {wanted}", f"{limit}", end)
+            _tell(breaker, job_id, f"max_parallel = {wanted}", f"{limit}", end, setting="max_parallel")
 
 
 def settle(workforce: Workforce) -> None:
@@ -139,7 +139,7 @@ def _say(known: BreakerActor, said: Breaker, job_id: str, overruled: bool) -> No
     differs = _with(record, said, record.said_by) != record
     if differs and record.said_by is not None:
         end = "the runtime's setting holds" if overruled else "the settings submitted last apply"
-        _tell(known, job_id, _words(said), f"the one of {record.said_by}", end)
+        _tell(known, job_id, _words(said), f"the one of {record.said_by}", end, setting="breaker")
     if not overruled:
         _set(known, said, job_id)
 
@@ -168,6 +168,6 @@ def _words(said: Breaker) -> str:
     )
 
 
-def _tell(known: BreakerActor, job_id: str, said: str, held: str, end: str) -> None:
+def _tell(known: BreakerActor, job_id: str, said: str, held: str, end: str, *, setting: str) -> None:
     text = f"job {job_id} asks for {said} for tool {known.record.name!r}, and not for {held}: {end}"
-    known.kernel.notice("tool_settings_differ", "warning", text, known, job=job_id)
+    known.kernel.notice("tool_settings_differ", "warning", text, known, job=job_id, setting=setting)

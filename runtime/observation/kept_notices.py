@@ -2,9 +2,9 @@
 
 Rules
 -----
-- A row stands for one event about one entity with one type of error. Equal notices within `PERIOD` only raise its
-  count, and the row is written again at most once a second: an actor that fails 10,000 times a second costs one row a
-  minute, and one write a second.
+- A row stands for one event about one entity with one type of error, and with one hook, team or setting (`APART`).
+  Equal notices within `PERIOD` only raise its count, and the row is written again at most once a second: an actor that
+  fails 10,000 times a second costs one row a minute, and one write a second.
 - In a period there are at most `MOST` new rows. Further notices are gathered by their event, for all entities together.
 - The journal keeps the last `contract.NOTICES_KEPT` rows.
 - A new row is appended to the journal at once. Due counts are written after a slice of the dispatcher, the last ones
@@ -37,7 +37,10 @@ LONGEST = 10_000
 LONGEST_NAME = 500
 """Characters of an id, and of a type's name."""
 
-_Key = tuple[str, str, str | None, str | None]  # event, kind, entity, type of error
+APART = ("hook", "team", "setting")
+"""Facts that tell apart what happened to one entity."""
+
+_Key = tuple[str, str, str | None, str | None, str | None]  # event, kind, entity, type of error, fact of `APART`
 
 
 class _Row(Struct):
@@ -92,10 +95,11 @@ class KeptNotices:
             self._begun = now
             self._rows.clear()
         error = _text(notice.facts.get("error_type")) if notice.error is None else kind_name(notice.error)
-        key: _Key = (notice.event, notice.kind, notice.entity_id, error)
+        apart = next((_text(notice.facts[name]) for name in APART if name in notice.facts), None)
+        key: _Key = (notice.event, notice.kind, notice.entity_id, error, apart)
         row, others = self._rows.get(key), False
         if row is None and len(self._rows) >= MOST:
-            key, others = (notice.event, "", None, None), True
+            key, others = (notice.event, "", None, None, None), True
             row = self._rows.get(key)
         if row is not None:
             row.record = replace(_record(notice, error, row.record), count=row.record.count + 1)

@@ -42,11 +42,13 @@ class Book:
         self.writes += 1
         self.written += records
 
-    def take(self, entity: str = "echo", event: str = "actor_failed", error: Exception | None = None) -> bool:
+    def take(
+        self, entity: str = "echo", event: str = "actor_failed", error: Exception | None = None, **facts: Any
+    ) -> bool:
         return self.kept.take(
             Notice(
                 event=event, severity="error", text=f"{entity} failed", at=self.clock.time(), kind="actor",
-                entity_id=entity, error=error, facts={"message": "str", "traceback": "Traceback"},
+                entity_id=entity, error=error, facts={"message": "str", "traceback": "Traceback", **facts},
             )
         )  # fmt: skip
 
@@ -84,11 +86,14 @@ def test_other_events_entities_and_errors_have_rows_of_their_own_and_so_has_what
     book.take("other")
     book.take(event="actor_stopped")
     assert len(book.rows) == 5
+    for setting in ("breaker", "max_parallel", "breaker"):  # of one tool: the later one does not replace the other
+        book.take("model", "tool_settings_differ", setting=setting)
+    assert len(book.rows) == 7
     book.take()
     book.clock.advance(PERIOD)
     book.take()
-    assert len(book.rows) == 6
-    assert sum(row.count for row in book.rows.values()) == 7  # with the counts of the period before
+    assert len(book.rows) == 8
+    assert sum(row.count for row in book.rows.values()) == 10  # with the counts of the period before
 
 
 def test_of_very_many_different_ones_the_rest_is_gathered_by_its_event() -> None:
