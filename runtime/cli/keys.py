@@ -289,7 +289,7 @@ def refuse_unknown_step(reader: Reader, row: InboxRow, shown: str) -> None:
         return
     flows = [task.flow for task in ([] if last is None else reader.tasks(last.key)) if task.name == name and task.flow]
     try:
-        steps_from(reader.steps(flows[0]) if flows else [], label, shown)
+        steps_from(reader.steps(flows[0]) if flows else [], label, "it")
     except LookupError as error:
         raise CommandError(f"{row.verb} {shown} is not possible: {error.args[0]}.", FAILED) from None
 

@@ -1104,6 +1104,8 @@ def test_a_task_is_retried_from_a_step_on_from_another_terminal(cli: Cli) -> Non
         assert stepped == ["a", "b", "b"]
         assert cli("retry", "j/a", "--from-step", "show#2", "--request-id", "r1").code == 0
         assert len(stepped) == 3
+    stopped = cli("retry", "j/a", "--from-step", "x").err  # the task is named once
+    assert "callboard: retry task j@2/a is not possible: it keeps no step 'x'; kept are: show, show#2." in stopped
 
 
 async def asks_people(task: TaskContext) -> None:
