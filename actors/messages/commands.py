@@ -213,14 +213,10 @@ class Lend(Message, frozen=True):
 
 
 class Regain(Message, frozen=True):
-    """Take a slot again for the body with this token. Answered when it has one.
-
-    goes_on: the body does not wait for the answer, since it has cancelled its wait.
-    """
+    """Take a slot again for the body with this token. Answered when it has one."""
 
     token: int
     reply: Reply
-    goes_on: bool = False
 
 
 class KeepStep(Message, frozen=True):

@@ -9,8 +9,8 @@ Rules
 - A body that waits lends its slot: other tasks may use the slot, and its place at every limit, until the body goes on.
   The body goes on once its worker has room again (`actors/workers/reservations.py`). So a child can run even if its
   parent had the only slot.
-- A body that begins to wait before it got its slot back leaves it lent: what has asked for the slot (another branch, or
-  the body itself after a wait that it has cancelled) goes on without one.
+- A body that begins to wait before it got its slot back leaves it lent: what waits for the slot, a branch of the body,
+  goes on without one.
 - A waiting task does not block other tasks of its tool: its permit to probe the tool passes to another task.
 - The clock is not persisted: a body that has ended does not wait.
 - A body in a process of its own may wait, and go on, while its worker is silent (`recovering`).
@@ -149,8 +149,6 @@ def regain(kernel: Kernel, message: Regain) -> bool:
     if task is None or lent is None or task.record.state not in ALIVE:
         kernel.effect(Answer(message.reply))
         return False
-    if message.goes_on and task.record.token == token:
-        _note_wait(task, None)  # whatever the body does before it has its slot: a kill then is a loss
     kernel.note_lent(token, LentSlot(lent.slot, message.reply))
     return True
 

@@ -170,6 +170,8 @@ class Flow:
         plain = step.retry.max_attempts == 1 and step.tool is None and step.runs_on is None
         if step.on_loop or row.key or not plain:
             return _result_of(self.flows.blocking(lambda: self._run_new(step, row, args, kwargs), self.connection))
+        if self.flows.lacks_slot(self.token):
+            self.flows.blocking(lambda: self.flows.gate(self.token), self.connection)
         new = msgspec.structs.replace(row, began_at=self.flows.now(), tries=1)
         try:
             ended = self._success(new, _inside(new.label, partial(step.func, *args, **kwargs)))
@@ -554,7 +556,7 @@ class Flow:
             row = msgspec.structs.replace(_anew(row), message=None)
         try:
             if row.ended_at is None:
-                await self.flows.gate(self.token)
+                await self.flows.gate(self.token, waits=True)
             while row.ended_at is None:
                 row = await self._next(row, wanted)
             return await self._received(row, wanted)

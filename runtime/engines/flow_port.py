@@ -45,8 +45,15 @@ class FlowPort(Protocol):
         """Whether the body itself runs here, and not a task that it has started."""
         ...
 
-    async def gate(self, token: int) -> None:
-        """Wait until a new step may begin: not while the runtime drains."""
+    def lacks_slot(self, token: int) -> bool:
+        """Whether `gate` would wait for the slot of the body, which has given up a wait. Any thread may call it."""
+        ...
+
+    async def gate(self, token: int, *, waits: bool = False) -> None:
+        """Wait until a new step may begin: when the body has its slot, and not while the runtime drains.
+
+        waits: the step only waits, and needs no slot.
+        """
         ...
 
     @property

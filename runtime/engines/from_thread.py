@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from ...actors.messages.errors import TaskCancelled
+from ...actors.user_code import is_a
 from ..dispatch.abandoned_threads import running_body
-from ..dispatch.runners import BodyCancelled, RunnerPool
+from ..dispatch.runners import BodyCancelled, RunnerPool, Running
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -25,9 +26,11 @@ def await_on_loop(
     post: calls a function on the loop soon, from any thread. On the loop, the code still belongs to the body: what it
     starts is attributed to the body, and a step finds its flow.
 
-    Raises what `func` raises, and TaskCancelled if the body's task is cancelled meanwhile.
+    Raises what `func` raises, TaskCancelled if the body's task is cancelled meanwhile, and what a handler of signals
+    raises in this thread; then `func` was cancelled.
     """
     done = threading.Event()
+    begun: list[Running[T]] = []
     found: list[T] = []
     errors: list[BaseException] = []
     _, about, call = running_body.get((None, "", None))
@@ -45,11 +48,22 @@ def await_on_loop(
         except Exception as error:  # the pool is closing
             over(None, error)
             return
+        begun.append(running)
         if connection is not None:
             connection.when_cancelled(partial(post, running.cancel))  # a worker process is told in another thread
 
+    def leave() -> None:
+        for running in begun:
+            running.cancel()
+
     post(begin)
-    done.wait()
+    try:
+        done.wait()
+    except BaseException as error:  # a signal's handler has raised: the body gives up what it waits for
+        post(leave)
+        if not is_a(error, TaskCancelled):  # else it has little time to clean up
+            done.wait()
+        raise
     if errors:
         if isinstance(errors[0], BodyCancelled):
             name = "" if connection is None else f" {connection.task!r}"

@@ -38,7 +38,7 @@ from ..dispatch.threads import ThreadLimit
 from ..engines.from_thread import await_on_loop
 from . import sleeping
 from .histories import Histories
-from .lent_slots import AT_ONCE, LentSlots, unheard
+from .lent_slots import AT_ONCE, TURNS, LentSlots, unheard
 from .sleeping import SleepingFlows
 from .tool_waits import ToolWait
 from .waits import Listen, Wait
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 THREADS = 64
 """Plain functions that are run as steps of async bodies at a time."""
-_TURNS = 3  # of the loop, in which the cancellation of a body that was told to stop is raised
 PAGE = 1024 * 1024
 """Bytes of kept steps that are sent to a body in another process at a time."""
 
@@ -161,6 +160,7 @@ class Flows:
             self._ended[token] = None
         self._stops.pop(token, None)
         self.sleeping.forget(token)
+        self.lent.leave(token)
         if self._step_runs is not None:
             self._step_runs.body_ended(token)
         self._leave(token)
@@ -191,7 +191,8 @@ class Flows:
     def living(self) -> bool:
         """Whether there is anything to forget."""
         steps = self._step_runs
-        return bool(self._flows or self._kept or self.sleeping.living or (steps is not None and steps.living))
+        in_memory = self._flows or self._kept or self.sleeping.living or self.lent.living
+        return bool(in_memory or (steps is not None and steps.living))
 
     # -- for bodies ----------------------------------------------------------------------------------------------------
 
@@ -239,9 +240,17 @@ class Flows:
         """Whether the body itself runs here, and not a task that it has started."""
         return not self.on_loop or self._runners.runs_here()
 
-    async def gate(self, token: int) -> None:
-        """Let no new step begin while the runtime drains: the body is stopped here, between two steps."""
+    def lacks_slot(self, token: int) -> bool:
+        """Whether the next step of the body has to wait for its slot, since the body has given up a wait."""
+        return self.lent.lacks(token)
+
+    async def gate(self, token: int, *, waits: bool = False) -> None:
+        """Let a new step begin once the body has its slot, but none while the runtime drains: the body is stopped here,
+        between two steps. waits: the step only waits, and needs no slot.
+        """
         await self.stop_here(token)
+        if not waits:
+            await self.lent.slot(token)
         kernel = self._host.kernel
         call = kernel.calls.get(token) if kernel.drain_began is not None else None
         task = None if call is None else kernel.entities.get(call.key)
@@ -257,7 +266,7 @@ class Flows:
         call = self._host.kernel.calls.get(token)
         if call is not None and call.told is None:
             await self._stops.setdefault(token, anyio.Event()).wait()
-        for _ in range(_TURNS):
+        for _ in range(TURNS):
             await anyio.lowlevel.checkpoint()  # here the cancellation is raised
         if (flow := self._flows.get(token)) is not None:
             flow.fall_asleep()
@@ -265,6 +274,7 @@ class Flows:
 
     def stopping(self, token: int) -> None:
         """The attempt under that token was told to stop."""
+        self.lent.leave(token)
         if (waits := self._stops.pop(token, None)) is not None:
             waits.set()
 

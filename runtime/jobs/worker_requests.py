@@ -85,6 +85,7 @@ class WorkerRequests:
         self._running: dict[int, dict[int, Running[bytes | None]]] = {}  # by token, then request number
         self._tools: dict[tuple[int, int], ToolWait] = {}  # requests for tools, until `take` has them
         self._runs: dict[tuple[int, int], _Run] = {}  # by token, and number of the run
+        self._ends: dict[tuple[int, int], anyio.Event] = {}  # of withdrawn requests, by token and number
 
     def keeps(self, context: TaskContext, want: BodyRequest | RequestWithdrawn) -> bool:
         """Persist a step, or give back its tool, if that is what a body requests. Returns whether it is.
@@ -119,12 +120,17 @@ class WorkerRequests:
             if (running := self._running.get(token, {}).get(want.number)) is not None:
                 running.cancel()
             return
-        if context.cancelled:
-            return  # the body has already got the order to stop
+        if context.cancelled:  # the body has already got the order to stop
+            if want.what == "slot":  # it may be shielded, and does not wait for its slot
+                self._engine.answer(RequestAnswer(token, want.number))
+            return
+        if want.what == "regain" and (run := self._runs.get((token, int(want.name)))) is not None:
+            run.settled.set()
         if token not in self._running:
             self._running[token] = {}
             connection_of(context).when_cancelled(partial(self._drop, token))
-        do, over = partial(self._do, context, want, wait), partial(self._over, want)
+        do = partial(self._has_slot, token) if want.what == "slot" else partial(self._do, context, want, wait)
+        over = partial(self._over, want)
         self._running[token][want.number] = self._runners.submit(do, over)
 
     def _drop(self, token: int) -> None:
@@ -144,9 +150,13 @@ class WorkerRequests:
 
     def _over(self, want: BodyRequest, value: bytes | None, error: BaseException | None) -> None:
         self._running.get(want.token, {}).pop(want.number, None)
+        if (end := self._ends.pop((want.token, want.number), None)) is not None:
+            end.set()
         if error is None:
             if value is not None:
                 self._engine.answer(RequestAnswer(want.token, want.number, value))
+        elif want.what == "slot" and isinstance(error, BodyCancelled):  # it was told to stop: as in `take`
+            self._engine.answer(RequestAnswer(want.token, want.number))
         elif not isinstance(error, BodyCancelled):
             self._engine.answer(RequestAnswer(want.token, want.number, refusal=_refusal(error)))
 
@@ -186,14 +196,24 @@ class WorkerRequests:
                 return b""
             case "steps":
                 return self._flows.page(context.token, int(want.name))
-            case "keep" | "take" | "leave":
-                raise AssertionError("done by `keeps`")
+            case "keep" | "take" | "leave" | "slot":
+                raise AssertionError("done by `keeps` and `take`")
+
+    async def _has_slot(self, token: int) -> bytes:
+        """Wait until a body has its slot that has given up a wait: first until that wait has ended here."""
+        for number, running in list(self._running.get(token, {}).items()):
+            if running.cancelled:
+                await self._ends.setdefault((token, number), anyio.Event()).wait()
+        for (body, _), run in list(self._runs.items()):
+            if body == token and run.settled.is_set():
+                await run.over.wait()
+        await self._flows.lent.slot(token)
+        return b""
 
     async def _run_step(self, token: int, want: BodyRequest) -> bytes | None:
         """Run a step on a worker. Its body gets the end, persists it, and then requests its slot back."""
         if want.what == "regain":
             if (running := self._runs.get((token, int(want.name)))) is not None:  # else its wait was dropped
-                running.settled.set()
                 await running.over.wait()
             return b""
         request, run = msgspec.json.decode(want.payload, type=StepRun), _Run()

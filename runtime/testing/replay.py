@@ -344,7 +344,10 @@ class _Port:
     def in_body(self) -> bool:
         return not self.on_loop or self._stage.runners.runs_here()
 
-    async def gate(self, token: int) -> None:
+    def lacks_slot(self, token: int) -> bool:  # noqa: ARG002 - there are no slots
+        return False
+
+    async def gate(self, token: int, *, waits: bool = False) -> None:
         """Let each step begin."""
 
     def now(self) -> float:

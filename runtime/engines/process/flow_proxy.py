@@ -5,7 +5,8 @@ Rules:
   no message is as large as a history.
 - A step's record is sent also if the body is being stopped, since the step's function has already run. The body waits
   for the answer, which says that the record is durable.
-- A pause is a request to the runtime, which lends the slot of the body meanwhile.
+- A pause is a request to the runtime, which lends the slot of the body meanwhile. After a wait that the body has given
+  up, its next step asks for the slot first.
 - The time is that of the runtime's clock: its time at the start of the body, plus the seconds since then.
 - A worker process has no event loop. It gets one, in a thread, with the first step that needs it: an async one, one
   with retries or a time limit, a pause, parallel ones.
@@ -150,8 +151,18 @@ class FlowProxy:
         """Whether the body itself runs here, and not a task that it has started."""
         return not self.on_loop or self._loop().runners.runs_here()
 
-    async def gate(self, token: int) -> None:
-        """Let every step begin: the runtime stops this process when it drains."""
+    def lacks_slot(self, token: int) -> bool:  # noqa: ARG002 - it is this body's
+        """Whether the body has given up a wait, and not asked for its slot since. Not if it was told to stop."""
+        connection = None if self._flow is None else self._flow.connection
+        return self._proxy.given_up > 0 and (connection is None or not connection.cancelled)
+
+    async def gate(self, token: int, *, waits: bool = False) -> None:
+        """Wait for the slot of a body that has given up a wait. The runtime stops this process when it drains."""
+        while not waits and self.lacks_slot(token):
+            before = self._proxy.given_up
+            await self._proxy.answer_on_loop("slot", "")
+            if self._proxy.given_up == before:
+                self._proxy.given_up = 0
 
     @property
     def threads(self) -> ThreadLimit:
@@ -221,10 +232,11 @@ class FlowProxy:
         number = str(run.number)
         try:
             settled = await settle(await self._end_of_run(run))
+            await self._proxy.answer_on_loop("regain", number)
         except BaseException:
+            self._proxy.given_up += 1
             self._proxy.tell("regain", number, b"")
             raise
-        await self._proxy.answer_on_loop("regain", number)
         return settled
 
     async def _end_of_run(self, run: StepRun) -> StepRunEnd:

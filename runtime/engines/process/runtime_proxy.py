@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from .flow_proxy import BodyLoop
 
 
+_WAITS = frozenset({"wait", "approval", "pause", "message", "tool", "run"})
+"""The requests during which the slot of the body may be lent."""
+
+
 class RuntimeRequest(Waiter):
     """A request to the runtime, sent as `frame`. `answer` is None until it is answered."""
 
@@ -79,6 +83,7 @@ class RuntimeProxy:
         self._token = token
         self._say = say
         self.loop = loop
+        self.given_up = 0  # waits that the body has given up since it has asked for its slot
         self._numbers = count(1)
         self._asked: dict[int, RuntimeRequest] = {}
 
@@ -131,6 +136,8 @@ class RuntimeProxy:
         """Stop waiting for the answer."""
         number = question.number
         if self._asked.pop(number).answer is None:
+            if question.frame.what in _WAITS:
+                self.given_up += 1
             self._say(RequestWithdrawn(self._token, number))
 
     # -- child jobs ----------------------------------------------------------------------------------------------------

@@ -99,6 +99,7 @@ What = Literal[
     "leave",
     "run",
     "regain",
+    "slot",
 ]
 
 
@@ -110,7 +111,7 @@ class BodyRequest(Frame, frozen=True):
     """A body's request, numbered by the body: to submit a child job, for its end or its state, or for an approval; for
     the kept steps of its flow, to keep a step, or to pause without a slot; to receive a message, to wait for one, or to
     send one; for a unit of a tool, or to leave it; to run a step on a worker, and to have the slot back when its end is
-    durable.
+    durable; to wait for the slot after a wait that the body has given up.
 
     name: the child's name, or (to wait, or for its state) its id; or the approval's; or how many kept steps it has got,
     the label of the step, or the end of the pause (UTC epoch seconds); or the message's; or the tool's, or (to leave

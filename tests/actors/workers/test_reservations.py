@@ -563,7 +563,7 @@ def test_a_body_that_waits_again_and_again_before_it_has_its_slot_takes_no_more_
     waits(stage, token)
     stage.submit(flow(task("a")), "holds the slot")
     for _ in range(100):
-        stage.send(Regain(token, Reply(None), goes_on=True))
+        stage.send(Regain(token, Reply(None)))
         waits(stage, token)
     stage.send(Regain(token, Reply(None)))
     requests = stage.kernel.scheduler.reservations.requests

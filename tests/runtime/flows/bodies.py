@@ -572,3 +572,32 @@ async def calls_far(task: TaskContext) -> list[Any]:
 
 async def calls_slow(task: TaskContext) -> None:
     await task.step(takes_its_time, task.args["folder"])
+
+
+class Enough(Exception):  # noqa: N818 - it is no error
+    """What a signal's handler of a body raises."""
+
+
+@step
+def takes_the_slot(folder: str, name: str) -> str:
+    note(folder, f"begins {name}")
+    wait_for(Path(folder, "end"))
+    note(folder, f"ends {name}")
+    return name
+
+
+def gives_up(task: TaskContext) -> list[Any]:
+    """It waits for a message until it gets a signal; then its step needs the slot of its worker."""
+    folder = task.args["folder"]
+
+    def enough(*_: object) -> None:
+        raise Enough
+
+    signal.signal(signal.SIGUSR1, enough)
+    try:
+        note(folder, f"waits {os.getpid()}")
+        task.receive_blocking("x")
+    except Enough:
+        note(folder, "gave up")
+    done = takes_the_slot(folder, task.job_id)
+    return [done, task.receive_blocking("x", timeout=0, default=None)]

@@ -242,7 +242,8 @@ def test_a_kill_is_a_loss_while_a_body_works_whose_cancelled_wait_has_lent_its_s
         ran.append("began")
         with anyio.move_on_after(60):
             await task.receive("paid")
-        await works()
+        ran.append("works")  # a step would wait for the slot
+        await done.wait()
 
     async def stays() -> None:
         await anyio.sleep(250)  # shorter than the limit of an attempt
