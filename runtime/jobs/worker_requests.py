@@ -85,7 +85,7 @@ class WorkerRequests:
         self._running: dict[int, dict[int, Running[bytes | None]]] = {}  # by token, then request number
         self._tools: dict[tuple[int, int], ToolWait] = {}  # requests for tools, until `take` has them
         self._runs: dict[tuple[int, int], _Run] = {}  # by token, and number of the run
-        self._ends: dict[tuple[int, int], anyio.Event] = {}  # of withdrawn requests, by token and number
+        self._ends: dict[tuple[int, int], anyio.Event] = {}  # of waits that their bodies have given up
 
     def keeps(self, context: TaskContext, want: BodyRequest | RequestWithdrawn) -> bool:
         """Persist a step, or give back its tool, if that is what a body requests. Returns whether it is.
@@ -119,13 +119,14 @@ class WorkerRequests:
         if isinstance(want, RequestWithdrawn):
             if (running := self._running.get(token, {}).get(want.number)) is not None:
                 running.cancel()
+                self._ends[token, want.number] = anyio.Event()
             return
         if context.cancelled:  # the body has already got the order to stop
             if want.what == "slot":  # it may be shielded, and does not wait for its slot
                 self._engine.answer(RequestAnswer(token, want.number))
             return
-        if want.what == "regain" and (run := self._runs.get((token, int(want.name)))) is not None:
-            run.settled.set()
+        if want.what == "regain":
+            self._ends[token, want.number] = anyio.Event()
         if token not in self._running:
             self._running[token] = {}
             connection_of(context).when_cancelled(partial(self._drop, token))
@@ -201,12 +202,9 @@ class WorkerRequests:
 
     async def _has_slot(self, token: int) -> bytes:
         """Wait until a body has its slot that has given up a wait: first until that wait has ended here."""
-        for number, running in list(self._running.get(token, {}).items()):
-            if running.cancelled:
-                await self._ends.setdefault((token, number), anyio.Event()).wait()
-        for (body, _), run in list(self._runs.items()):
-            if body == token and run.settled.is_set():
-                await run.over.wait()
+        for (body, _), end in list(self._ends.items()):
+            if body == token:
+                await end.wait()
         await self._flows.lent.slot(token)
         return b""
 
@@ -214,6 +212,7 @@ class WorkerRequests:
         """Run a step on a worker. Its body gets the end, persists it, and then requests its slot back."""
         if want.what == "regain":
             if (running := self._runs.get((token, int(want.name)))) is not None:  # else its wait was dropped
+                running.settled.set()
                 await running.over.wait()
             return b""
         request, run = msgspec.json.decode(want.payload, type=StepRun), _Run()

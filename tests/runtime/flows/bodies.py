@@ -600,4 +600,22 @@ def gives_up(task: TaskContext) -> list[Any]:
     except Enough:
         note(folder, "gave up")
     done = takes_the_slot(folder, task.job_id)
-    return [done, task.receive_blocking("x", timeout=0, default=None)]
+    return [done, task.receive_blocking("x")]
+
+
+async def gives_up_on_loop(task: TaskContext) -> list[Any]:
+    """It waits for a message until there is a file; then its step needs the slot of its worker."""
+    folder = task.args["folder"]
+    async with anyio.create_task_group() as group:
+
+        async def enough() -> None:
+            while not Path(folder, "enough").exists():
+                await anyio.sleep(0.005)
+            group.cancel_scope.cancel()
+
+        group.start_soon(enough)
+        note(folder, f"waits {os.getpid()}")
+        await task.receive("x")
+    note(folder, "gave up")
+    done = await task.step(takes_the_slot, folder, task.job_id)
+    return [done, await task.receive("x")]

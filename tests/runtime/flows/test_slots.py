@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import pytest
@@ -306,27 +306,35 @@ def test_five_bodies_with_a_time_limit_around_a_wait_use_one_slot_one_after_anot
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a process knows nothing of the runtime's loop
-async def test_a_body_in_a_worker_process_waits_alike(tmp_path: Path) -> None:
-    args = {"folder": str(tmp_path)}
-    tasks = [Task("t", run=bodies.gives_up, engine="process", args=args)]
+@pytest.mark.parametrize("engine", ["process", pytest.param("ray", marks=pytest.mark.cluster)])
+async def test_a_body_in_another_process_waits_alike(
+    tmp_path: Path, engine: Literal["process", "ray"], request: pytest.FixtureRequest
+) -> None:
+    if engine == "ray":
+        request.getfixturevalue("ray_here")
+    body = bodies.gives_up if engine == "process" else bodies.gives_up_on_loop
+    tasks = [Task("t", run=body, engine=engine, args={"folder": str(tmp_path)})]
     file = tmp_path / "ran"
 
     def ran(what: str) -> list[str]:
         lines = file.read_text().splitlines() if file.exists() else []
         return [line.removeprefix(what) for line in lines if line.startswith(what)]
 
-    async with Runtime(tmp_path / "j.db", workers=[Worker("one", engine="process")]) as runtime:
+    async with Runtime(tmp_path / "j.db", workers=[Worker("one", engine=engine, capacity=1)]) as runtime:
         scene = Scene(runtime)
         jobs = [await runtime.submit(Workstream("flow", tasks=tasks), id=name) for name in ("a", "b")]
         await until(lambda: len(ran("waits ")) == 2 and len(scene.kernel.lent) == 2)
-        for pid in ran("waits "):
-            os.kill(int(pid), signal.SIGUSR1)
+        if engine == "process":
+            for pid in ran("waits "):
+                os.kill(int(pid), signal.SIGUSR1)
+        Path(tmp_path, "enough").touch()
         await until(lambda: len(ran("gave up")) == 2 and len(ran("begins ")) == 1)
         await until(lambda: sum(map(scene.asks, jobs)) == 1)
         assert (len(ran("begins ")), scene.assigned) == (1, 1)
         Path(tmp_path, "end").touch()
         for job in jobs:
-            assert (await job.wait()).results == {"t": [job.id, None]}
+            await job.send("x", 1)  # for the next receive of the body, not for the one that it gave up
+            assert (await job.wait()).results == {"t": [job.id, 1]}
         first, second = ran("begins ")
         assert ran("")[-4:] == [f"begins {first}", f"ends {first}", f"begins {second}", f"ends {second}"]
         assert (scene.kernel.lent, scene.assigned) == ({}, 0)

@@ -539,6 +539,8 @@ async def test_a_body_in_a_process_persists_the_end_before_it_asks_for_its_slot(
     done: list[str] = []
 
     class Proxy:
+        given_up = 0
+
         @staticmethod
         async def answer_on_loop(what: str, _: str, payload: bytes = b"") -> bytes:
             done.append(what)
@@ -562,6 +564,7 @@ async def test_a_body_in_a_process_persists_the_end_before_it_asks_for_its_slot(
     with pytest.raises(AttemptOver):
         await flow.run_step(7, RUN, anyio.Event, settle)
     assert done == ["run", "refused", "told regain 1"]
+    assert flow.lacks_slot(7)
 
 
 async def test_a_body_in_a_process_gets_the_end_of_its_step_before_its_slot() -> None:
