@@ -51,6 +51,7 @@ from ..actors.spec.model import Task, Workstream
 from ..actors.user_code import called, message_of, origins, set_traceback
 from ..actors.workers.workforce import Workforce
 from .calling import Calls
+from .dispatch.body_context import being_cancelled
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.timers import Timer
 from .dispatch.wall_timers import LONGEST_SLEEP, UtcTimer, UtcTimers
@@ -465,12 +466,14 @@ class KernelHost:
         request: Request | None = None,
         over: Callable[[], None] | None = None,
         here: bool = False,
+        whole: bool = False,
     ) -> Any:
         """Send the kernel the command that `make(reply)` makes. Returns its answer, or raises its refusal.
 
         request: the user's key of the command. over: called when the command is answered, also if the caller no longer
         waits, and when the host closes. here: begin the commit in this turn of the loop, unless others wait for
-        answers: then one commit is made for all of them.
+        answers: then one commit is made for all of them. whole: a cancel of the caller does not end the wait, and is
+        raised where the caller waits next.
         Raises RuntimeClosed if the host closes first: then only the journal knows whether the command took effect.
         """
         question = KernelCommand(self.dispatcher.waiter(), self._questions.discard, over)
@@ -482,7 +485,16 @@ class KernelHost:
             self.go_ahead()
             message = make(Reply(question.answer, request))
             deliver(self._tell_control if _overtakes(message) else self._inbox.tell, message)
-        return await question.answered()
+        try:
+            return await question.answered()
+        except anyio.get_cancelled_exc_class():
+            if not whole:
+                raise
+            with anyio.CancelScope(shield=True):
+                answer = await question.answered(self.dispatcher.waiter())
+            if being_cancelled():
+                return answer
+            raise  # asyncio itself has cancelled the caller, and does not do so again
 
     def close(self, cause: BaseException | None = None) -> None:
         """End all waits with RuntimeClosed. cause: the error that broke the runtime, if any."""
@@ -554,8 +566,9 @@ class KernelCommand:
             if self._over is not None:
                 self._over()
 
-    async def answered(self) -> Any:
-        """Wait for the answer. Raises it if it is an error."""
+    async def answered(self, waiter: Waiter | None = None) -> Any:
+        """Wait for the answer. Raises it if it is an error. waiter: for a second wait."""
+        self._waiter = waiter or self._waiter
         if self._answered:
             await checkpoint()  # else a body whose journal is in memory would never let others run
         else:

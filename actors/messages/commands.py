@@ -277,11 +277,15 @@ class UseTool(Message, frozen=True):
 
 
 class LeaveTool(Message, frozen=True):
-    """A step has stopped using its tool, or waiting for it. ended: how its function ended, as for a body."""
+    """A step has stopped using its tool, or waiting for it. ended: how its function ended, as for a body.
+
+    given_up: how its body has given up the wait, as `StepRecord.given_up`.
+    """
 
     token: int
     number: int
     ended: CallEnded
+    given_up: str | None = None
 
 
 class RunStep(Message, frozen=True):

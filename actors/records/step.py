@@ -49,7 +49,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     began_at: float  # of the first try (UTC epoch seconds)
     ended_at: float | None = None  # None: it waits
     due_at: float | None = None  # when the wait is over
-    cancelled_at: float | None = None  # when its body has cancelled it, or ended, while it waited or ran on a worker
+    cancelled_at: float | None = None  # when its body gave it up, or ended, while it waited or ran
+    given_up: str | None = None  # how its body gave it up, so that a replay does the same; None if the runtime did
     worker_id: str | None = None
     raw_result: MaybeRaw = msgspec.field(default=None, name="result")  # as JSON
     error: str | None = None
@@ -74,7 +75,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     @property
     def state(self) -> str:
         """One of completed, failed, waiting and cancelled. A waiting step that has an error waits for its next try. A
-        cancelled step goes on if a replay calls it again.
+        cancelled step is one that its body gave up.
         """
         if self.ended_at is None:
             return "waiting" if self.cancelled_at is None else "cancelled"

@@ -142,9 +142,9 @@ class ToolUses:
         use = self.kernel.end_use(message.token, message.number)
         if use is None:  # the tool is the one of its task, or its body has ended
             return
-        if use.waits and (not use.held or message.ended.status == "gone"):  # its function has not begun
+        if message.given_up is not None or (use.waits and (not use.held or message.ended.status == "gone")):
             at = self.kernel.at if self.kernel.drain_began is None else None  # a drain has stopped it: it asks again
-            self._keep(use, None, cancelled_at=at)
+            self._keep(use, None, cancelled_at=at, given_up=message.given_up)
         self._free(use)
         self._judge(use, message.ended)
 
@@ -190,9 +190,12 @@ class ToolUses:
     def _tell(self, use: ToolUse, event: str) -> None:
         self.kernel.send(self.workforce.breakers[use.tool], Verdict(use.key, use.generation, event))
 
-    def _keep(self, use: ToolUse, tool_use: str | None, cancelled_at: float | None = None) -> StepRecord:
+    def _keep(
+        self, use: ToolUse, tool_use: str | None, cancelled_at: float | None = None, given_up: str | None = None
+    ) -> StepRecord:
         """Persist how a step uses its tool, if its attempt may still report steps. Returns its record."""
-        task, step = self._task(use), replace(use.step, tool_use=tool_use, cancelled_at=cancelled_at)
+        task = self._task(use)
+        step = replace(use.step, tool_use=tool_use, cancelled_at=cancelled_at, given_up=given_up)
         return steps.keep(task, step) if steps.may_keep(task, use.token) else step
 
     def _waiting(self, use: ToolUse) -> WaitingStep:

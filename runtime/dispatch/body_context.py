@@ -42,17 +42,27 @@ def asyncio_scope() -> Callable[[], Any]:
     return lambda: getattr(state, "cancel_scope", None)
 
 
-def inside_asyncio_scope(scope: Any) -> int:
-    """How many tasks and scopes are directly in a cancel scope of anyio under asyncio; 0 if that cannot be found."""
-    return len(getattr(scope, "_tasks", ())) + len(getattr(scope, "_child_scopes", ()))
-
-
 def trio_scope() -> Callable[[], Any]:
     """`asyncio_scope` under trio."""
     import trio  # noqa: PLC0415 - only under trio, where it is loaded already
 
     task = trio.lowlevel.current_task()
     return lambda: getattr(getattr(task, "_cancel_status", None), "_scope", None)
+
+
+def scope_around(scope: Any) -> Any:
+    """The event loop's scope around another scope; None if it cannot be found."""
+    if under_trio():
+        return getattr(getattr(getattr(scope, "_cancel_status", None), "parent", None), "_scope", None)
+    return getattr(scope, "_parent_scope", None)
+
+
+def insides(scope: Any) -> int:
+    """How many tasks and scopes are directly in a scope; 0 if that cannot be found."""
+    if under_trio():
+        status = getattr(scope, "_cancel_status", None)
+        return len(getattr(status, "_tasks", ())) + len(getattr(status, "_children", ()))
+    return len(getattr(scope, "_tasks", ())) + len(getattr(scope, "_child_scopes", ()))
 
 
 async def _await(awaitable: Awaitable[T]) -> T:
@@ -103,14 +113,15 @@ def holds_group() -> bool:
 
     kinds = asyncio.TaskGroup, asyncio.Timeout
     frame: types.FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and frame.f_code is not _INSIDE:
+    while frame is not None and frame.f_code is not INSIDE:
         if any(type(value) is kind for value in frame.f_locals.values() for kind in kinds):
             return True
         frame = frame.f_back
     return False
 
 
-_INSIDE = inside.__code__
+INSIDE = inside.__code__
+"""The code that runs each step of a body: the frames above it are those of the body."""
 
 
 def close(coroutine: Coroutine[Any, Any, Any]) -> None:

@@ -47,13 +47,15 @@ from anyio.lowlevel import checkpoint
 
 from ...actors.user_code import from_terminal, is_a
 from ..loaded_modules import imported, under_trio
+from . import given_up
 from .abandoned_threads import AbandonedThreads, running_body
 from .body_context import (
     asyncio_scope,
     being_cancelled,
     holds_group,
     inside,
-    inside_asyncio_scope,
+    insides,
+    scope_around,
     sort_out,
     stray,
     trio_scope,
@@ -161,6 +163,7 @@ class RunnerPool:
         self._finishing = False  # inside a `done` that a runner called: it takes the next body right afterwards
         self._closed = False
         self._tasks: dict[object, _Runner] = {}  # the runners, by their tasks
+        self._bases: set[Any] = set()  # the event loop's scopes in which bodies begin
         self.scopes_left_open = 0  # the number of scopes that bodies entered and never left
         trio = under_trio()
         if (sniffio := imported("sniffio")) is not None:
@@ -198,6 +201,14 @@ class RunnerPool:
         """
         runner = self._tasks.get(present_task())
         return runner is not None and runner.is_only_task() and not holds_group()
+
+    def gave_up_here(self) -> str | None:
+        """How the body has given up the call whose cancellation is being raised here (`given_up.py`)."""
+        return given_up.gave_up(self._bases)
+
+    def limit_here(self, way: str) -> given_up.Limit | None:
+        """The limit by which the body gave up this call before; None if there is no such limit now."""
+        return given_up.limit(way, self._bases)
 
     def context_of(
         self, owner: str, context: contextvars.Context | None = None, adds: object = None
@@ -353,21 +364,25 @@ class _Runner(ABC):
         with self.scope, self.brake:
             self._innermost_scope = pool._look_for_scopes()
             self._innermost = self._innermost_scope()
-            while not self.scope.cancel_called:
-                running = pool._take()
-                if running is not None:
-                    in_a_row += 1
-                    await self._run(running)
-                    if self._spent:
+            pool._bases.add(self._innermost)
+            try:
+                while not self.scope.cancel_called:
+                    running = pool._take()
+                    if running is not None:
+                        in_a_row += 1
+                        await self._run(running)
+                        if self._spent:
+                            return False
+                        if in_a_row % _IN_A_ROW == 0 and not self.scope.cancel_called:
+                            self._come()
+                            await checkpoint()
+                            self._arrive()
+                    elif pool._closed or len(pool._idle) >= pool._keep:
                         return False
-                    if in_a_row % _IN_A_ROW == 0 and not self.scope.cancel_called:
-                        self._come()
-                        await checkpoint()
-                        self._arrive()
-                elif pool._closed or len(pool._idle) >= pool._keep:
-                    return False
-                else:
-                    await self._park()
+                    else:
+                        await self._park()
+            finally:
+                pool._bases.discard(self._innermost)
         return True
 
     async def _park(self) -> None:
@@ -453,7 +468,7 @@ class _Runner(ABC):
 
     def is_only_task(self) -> bool:
         """Whether no other task runs in the cancel scopes and task groups around the body's present point."""
-        return all(self._insides_of(scope) == 1 for scope in self._scopes_of_body())
+        return all(insides(scope) == 1 for scope in self._scopes_of_body())
 
     def _is_shielded(self) -> bool:
         return any(scope.shield for scope in self._scopes_of_body())
@@ -469,16 +484,7 @@ class _Runner(ABC):
         scope = self._innermost_scope()
         while scope is not None and scope is not self._innermost:
             yield scope
-            scope = self._scope_around(scope)
-
-    @abstractmethod
-    def _scope_around(self, scope: Any) -> Any:
-        """The event loop's scope around another scope; None if it cannot be found."""
-
-    @staticmethod
-    @abstractmethod
-    def _insides_of(scope: Any) -> int:
-        """How many tasks and scopes are directly in a scope; 0 if that cannot be found."""
+            scope = scope_around(scope)
 
     def _body_is_over(self) -> None:
         if self._delivered:
@@ -562,13 +568,6 @@ class _AsyncioRunner(_Runner):
             if self._dropped is brake and self._delivered >= _AT_ONCE + _DELIVERIES:
                 self.later(_PAUSE * 2**_DELIVERIES, lambda: self._deliver_again(brake))  # until it can be abandoned
 
-    def _scope_around(self, scope: Any) -> Any:
-        return getattr(scope, "_parent_scope", None)
-
-    @staticmethod
-    def _insides_of(scope: Any) -> int:
-        return inside_asyncio_scope(scope)
-
 
 class _TrioRunner(_Runner):
     __slots__ = ("_task",)
@@ -595,12 +594,3 @@ class _TrioRunner(_Runner):
             func()
 
         start_detached(sleep, "callboard pause")
-
-    def _scope_around(self, scope: Any) -> Any:
-        around = getattr(getattr(scope, "_cancel_status", None), "parent", None)
-        return getattr(around, "_scope", None)
-
-    @staticmethod
-    def _insides_of(scope: Any) -> int:
-        status = getattr(scope, "_cancel_status", None)
-        return len(getattr(status, "_tasks", ())) + len(getattr(status, "_children", ()))

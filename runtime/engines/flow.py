@@ -21,8 +21,12 @@ Rules (DESIGN section 10)
   tries is persisted, and its tool released, before its body waits for its own slot again.
 - Only Exceptions fail a step. Cancellations and exits of the body pass through, and nothing is kept.
 - Each try of a step with a tool holds a unit of the tool, and reports its end. The wait for a unit lends the slot.
-- A wait that its body cancels is kept as cancelled, with the time until which it would have waited; so is a step that
-  waits, or runs, on a worker. If a replay comes to it again, it goes on, and its record says so no more.
+- What a body gives up (by a time limit, or by cancelling a scope) is kept as given up: a decision like the choice
+  between two messages. A replay, in the round in which the body gave it up, does not ask for it again: the limit that
+  ended it is ended at once, and another part of the body that cancelled it does so again. A function that runs is
+  given up with its step; a step that is being persisted is not.
+- If other branches run in a scope that was over, the replay ends the scope when they have asked for all kept steps that
+  had ended before. A body that has no such limit any more has changed (FlowChanged).
 - A wait between two tries above `DURABLE_WAIT` is journaled with its due time, and lends the slot.
 - The functions of other steps run in the process of the body. The operations of the runtime that they need are in
   `flow_port.py`.
@@ -38,7 +42,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import anyio
 import msgspec
@@ -81,6 +85,7 @@ from .steps import (
 if TYPE_CHECKING:
     from random import Random
 
+    from ..dispatch.given_up import Limit
     from ..text.secrets import Mask
     from .connection import Connection
     from .flow_port import FlowPort
@@ -95,6 +100,7 @@ LONGEST_CALL = 2048
 """Bytes of the arguments of a step that are kept for people, as JSON. Of longer ones only the digest is kept."""
 SLEEP = "task.sleep"
 """The name of the steps that `task.sleep` takes."""
+_TURNS = 5  # of the loop, in which a call that is given up again is cancelled
 
 
 class Flow:
@@ -125,7 +131,8 @@ class Flow:
         self.began_empty = not self._kept
         self._count = len(self._kept)
         self._versions: dict[str, int] = {}
-        self._receiving: dict[tuple[str, int], Receiving] = {}  # requests that are not answered yet, by their steps
+        self._suspended: dict[tuple[str, int], tuple[float, Limit]] = {}  # calls that are to be given up again
+        self._unsure: dict[tuple[str, str], int] = {}  # keys of sends that were given up, by name and call
         self._asked: set[tuple[str, int]] = set()  # steps of receives for which no message was there
         self._uses = 0  # of tools, by tries of steps
         self._runs = 0  # on workers, by tries of steps
@@ -291,10 +298,10 @@ class Flow:
         self._refuse_inside(name)
         data = encoded_call(args, kwargs)
         call = digest(known_arguments(args, kwargs) if data is None else data)
-        found = self._kept.take(name, call)
+        found = self._kept_of(name, call)
         ordered = found is None and self._in_order
         if found is None and call and data is None and not ordered:
-            found = self._kept.take(name, "")  # of an older version, which left out all arguments of such a call
+            found = self._kept_of(name, "")  # of an older version, which left out all arguments of such a call
         if found is None and ordered and (known := self._kept.next_in_order(name)) is not None:
             if call and known.call:
                 return self._has_changed(
@@ -314,10 +321,26 @@ class Flow:
                 f"{spoken(path)} under that name: give the new function another name (`@step(name=...)`), or decide by "
                 "task.version(...)"
             )
-        if found.failed and found.ended_at is not None and (found.task, found.round) != (self._task, self._round):
-            # The step runs again under its key: its duration is that of its new tries.
-            return msgspec.structs.replace(found, began_at=0.0, ended_at=None, due_at=0.0, tries=0)
+        return self._of_earlier(found) if self._is_earlier(found) else found
+
+    def _of_earlier(self, row: StepRecord) -> StepRecord:
+        """The row of a step that was kept in an earlier round: one that was given up then, or has failed, runs again
+        under its key.
+        """
+        if (row.failed and row.ended_at is not None) or (row.given_up is not None and row.ended_at is None):
+            row = msgspec.structs.replace(row, began_at=0.0, ended_at=None, due_at=0.0, tries=0)  # as a new one
+        return row if row.given_up is None else msgspec.structs.replace(row, given_up=None, cancelled_at=None)
+
+    def _kept_of(self, name: str, call: str) -> StepRecord | None:
+        """Take the first kept step of that name and call. A branch may have been the last to ask for one."""
+        found = self._kept.take(name, call)
+        if self._suspended:
+            self._end_limits()
         return found
+
+    def _is_earlier(self, row: StepRecord) -> bool:
+        """Whether a step was kept in an earlier round: its failure, or that it was given up, does not count."""
+        return (row.task, row.round) != (self._task, self._round)
 
     def _has_changed(self, text: str) -> FlowChanged:
         """The error of a call that the kept steps contradict: from now on the body can request nothing."""
@@ -330,7 +353,12 @@ class Flow:
         """The row of a step of the library: the kept one with its argument, or a new one."""
         self._refuse_inside(name)
         call = "" if argument is None else digest(encoded_call((argument,), {}))
-        return self._kept.take(name, call) or self._new(name, name, call, None, branch=not self._in_order)
+        found = self._kept_of(name, call)
+        if found is None:
+            return self._new(name, name, call, None, branch=not self._in_order)
+        if found.given_up is None or not self._is_earlier(found):
+            return found
+        return _anew(found) if _is_receive(found) else msgspec.structs.replace(found, given_up=None, cancelled_at=None)
 
     def _shown_call(self, data: bytes | None) -> msgspec.Raw | None:
         """The arguments as they are kept for people; None if there is no JSON of them, or too much."""
@@ -362,26 +390,29 @@ class Flow:
     async def _run(
         self, step: Step[..., Any], row: StepRecord | FlowChanged, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if isinstance(row, FlowChanged):
-            raise row
-        if row.ended_at is None:
-            row = await self._run_new(step, row, args, kwargs)
-        return _result_of(row)
+        return _result_of(await self._run_row(step, row, args, kwargs))
 
     async def _dated(
         self, step: Step[..., Any], row: StepRecord | FlowChanged, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, float]:
+        row = await self._run_row(step, row, args, kwargs)
+        return _result_of(row), row.ended_at or 0.0
+
+    async def _run_row(
+        self, step: Step[..., Any], row: StepRecord | FlowChanged, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> StepRecord:
+        """The row of a step that has ended: the kept one, or that of a run."""
         if isinstance(row, FlowChanged):
             raise row
-        if row.ended_at is None:
-            row = await self._run_new(step, row, args, kwargs)
-        return _result_of(row), row.ended_at or 0.0
+        if row.given_up is not None:
+            await self._give_up_again(row)
+        return row if row.ended_at is not None else await self._run_new(step, row, args, kwargs)
 
     async def _run_new(
         self, step: Step[..., Any], row: StepRecord, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> StepRecord:
         """Run a step that has not ended; returns its row. row: it may wait for another try. Raises the step's error."""
-        await self.flows.gate(self.token)
+        await self._gate(row)
         now = row if row.began_at else msgspec.structs.replace(row, began_at=self.flows.now())
         while True:
             if now.due_at:
@@ -435,8 +466,8 @@ class Flow:
                 now = await self._keep(now)
             return now, error
         except BaseException as error:
-            if row.due_at or row.tool_use is not None:  # its kept row says that it waits
-                self._cancelled(msgspec.structs.replace(now, tries=row.tries), error)  # this try does not count
+            told = bool(row.due_at) or row.tool_use is not None
+            self._gave_up(msgspec.structs.replace(now, tries=row.tries), error, told=told)  # this try does not count
             if use:
                 self._leave_tool(use, "cancelled")
             raise
@@ -451,14 +482,22 @@ class Flow:
         row = msgspec.structs.replace(row, due_at=None, cancelled_at=None, tool=tool, tool_use=None)
         try:
             return use, await self.flows.use_tool(self.token, ToolRequest(use, tool, row))
-        except BaseException:
-            self._leave_tool(use, "gone")
+        except BaseException as error:
+            self._leave_tool(use, "gone", given_up=self._way(error))
             raise
 
     def _leave_tool(
-        self, use: int, status: str, error: BaseException | None = None, *, timed_out: bool = False
+        self,
+        use: int,
+        status: str,
+        error: BaseException | None = None,
+        *,
+        timed_out: bool = False,
+        given_up: str | None = None,
     ) -> None:
-        """Give back a unit of a tool. error: of the function; timed_out: the error is that of a try's time limit."""
+        """Give back a unit of a tool. error: of the function; timed_out: the error is that of a try's time limit.
+        given_up: how the body gave up the wait for the unit.
+        """
         ended = CallEnded(self.token, status)
         if error is not None:
             info = error.info if isinstance(error, StepRaised) else describe(error, self._mask)
@@ -466,7 +505,7 @@ class Flow:
                 self.token, status, error_type="timed_out" if timed_out else info.type, permanent=info.permanent,
                 retry_after=info.retry_after, category=info.category, kinds=info.kinds, leaves=info.leaves,
             )  # fmt: skip
-        self.flows.leave_tool(self.token, use, ended)
+        self.flows.leave_tool(self.token, use, ended, given_up)
 
     async def _try(
         self,
@@ -514,28 +553,39 @@ class Flow:
         Raises NoPath and NotSerialisable for a step that is to run in another process, and cannot.
         """
         self._runs += 1
+        settled: list[StepRecord] = []
         try:
-            return await self._sent_to_worker(step, row, use, args, kwargs)
-        except BaseException:
-            if use:
+            return await self._sent_to_worker(step, row, use, (args, kwargs), settled.append)
+        except BaseException as error:
+            if settled:  # the body has given up the wait for its slot
+                self._gave_up(settled[0], error, told=False)
+            elif use:
                 self._leave_tool(use, "cancelled")
             raise
 
     async def _sent_to_worker(
-        self, step: Step[..., Any], row: StepRecord, use: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        step: Step[..., Any],
+        row: StepRecord,
+        use: int,
+        call: tuple[tuple[Any, ...], dict[str, Any]],
+        settled: Callable[[StepRecord], object],
     ) -> tuple[StepRecord, Exception | None]:
         away = step.runs_on in OF_PROCESSES or not self.flows.in_runtime
-        path, call = _for_elsewhere(step, row.label, args, kwargs, needed=away)
+        path, arguments = _for_elsewhere(step, row.label, *call, needed=away)
         step_row = msgspec.structs.replace(
             row, due_at=None, cancelled_at=None, tool=step.tool, tool_use=None, engine=step.runs_on,
             capabilities=step.capabilities, worker_id=None, worker_use=None, unroutable=None,
         )  # fmt: skip
-        moves = step.moves and path is not None and call is not None
-        run = StepRun(self._runs, step_row, moves, path, call, step.on_loop, step.timeout)
-        func = partial(step.func, *args, **kwargs)
-        return await self.flows.run_step(
-            self.token, run, func, lambda end: self._tried(step, row, use, (args, kwargs), end)
-        )
+        moves = step.moves and path is not None and arguments is not None
+        run = StepRun(self._runs, step_row, moves, path, arguments, step.on_loop, step.timeout)
+
+        async def settle(end: StepRunEnd) -> tuple[StepRecord, Exception | None]:
+            ended = await self._tried(step, row, use, call, end)
+            settled(ended[0])
+            return ended
+
+        return await self.flows.run_step(self.token, run, partial(step.func, *call[0], **call[1]), settle)
 
     def _wait(self, step: Step[..., Any], failed: StepRecord, error: Exception) -> float | None:
         """Seconds before the next try; None if there is none."""
@@ -552,48 +602,40 @@ class Flow:
     # -- receiving -----------------------------------------------------------------------------------------------------
 
     async def _receive(self, row: StepRecord, wanted: Wanted) -> Any:
-        if row.failed and row.ended_at is not None and (row.task, row.round) != (self._task, self._round):
+        if row.failed and row.ended_at is not None and self._is_earlier(row):
             row = msgspec.structs.replace(_anew(row), message=None)
-        try:
-            if row.ended_at is None:
-                await self.flows.gate(self.token, waits=True)
-            while row.ended_at is None:
-                row = await self._next(row, wanted)
-            return await self._received(row, wanted)
-        except Exception:
-            raise
-        except BaseException as error:  # cancelled: the message belongs to the body's next receive of this name
-            self._kept.give_back(row if row.ended_at is not None else _anew(row))
-            if (asked := self._receiving.get((row.name, row.number))) is None:
-                self._cancelled(row, error)
-            else:
-                asked.give_up(partial(self._cancelled, error=error))
-            raise
+        if row.given_up is not None:
+            await self._give_up_again(row)
+        if row.ended_at is None:
+            await self._gate(row, waits=True)
+        while row.ended_at is None:
+            row = await self._next(row, wanted)
+        return await self._received(row, wanted)
 
     async def _next(self, row: StepRecord, wanted: Wanted) -> StepRecord:
         """Take a message for a step that waits for one; wait first if there was none before."""
-        place = row.name, row.number
-        if (earlier := self._receiving.get(place)) is not None:  # the request of a receive that the body has cancelled
-            row = await earlier.row()
-            self._receiving.pop(place, None)
-            return row if row.ended_at is not None else _anew(row)
         now, new = self.flows.now(), not row.began_at
-        keep = new or row.cancelled_at is not None  # by an earlier attempt, or before a restart: it waits on
+        keep = new or row.cancelled_at is not None  # the runtime has ended the wait of an earlier attempt
         row = msgspec.structs.replace(row, cancelled_at=None)
+        place = row.name, row.number
         if new:
             due = None if wanted.timeout is None else now + wanted.timeout
             row = msgspec.structs.replace(row, began_at=now, due_at=due)
         elif place in self._asked:
-            await self.flows.message(self.token, wanted.name, row.due_at)
+            try:
+                await self.flows.message(self.token, wanted.name, row.due_at)
+            except BaseException as error:
+                self._gave_up(row, error, told=True)
+                raise
             now = self.flows.now()
         self._asked.add(place)
         if row.due_at is not None and row.due_at <= max(now, self.rested_until):
             row, keep = self._without(row, wanted, now), True
-        receiving = self._receiving[place] = Receiving()
+        receiving = Receiving()
         self.flows.take(self.token, MessageRequest(wanted.name, row, keep), receiving)
-        row = await receiving.row()
-        del self._receiving[place]
-        return row
+        with anyio.CancelScope(shield=True):  # a message that has come is received, though a time limit is over now
+            return await receiving.row()
+        raise AssertionError("a shielded scope ends nothing")
 
     def _without(self, row: StepRecord, wanted: Wanted, now: float) -> StepRecord:
         """The row of a receive whose time is over: the receive has failed, unless the body gave a default."""
@@ -644,22 +686,20 @@ class Flow:
     async def _send(self, row: StepRecord | FlowChanged, message: Outgoing) -> None:
         if isinstance(row, FlowChanged):
             raise row
+        sent = self._unsure.pop((row.name, row.call), None)  # by an equal call that the body has given up, perhaps
+        if row.given_up is not None:
+            self._unsure[row.name, row.call] = row.message or row.key
+            await self._give_up_again(row)
         if row.ended_at is not None:
             _result_of(row)
             return
-        await self.flows.gate(self.token)
+        await self._gate(row)
         if not row.key:
-            now = self.flows.now()
+            row = msgspec.structs.replace(row, began_at=self.flows.now(), message=sent)
             with anyio.CancelScope(shield=True):  # else the body could go on without knowing the key of this step
-                row = await self._keep(msgspec.structs.replace(row, began_at=now))
+                row = await self._keep(row)
         row = msgspec.structs.replace(row, began_at=row.began_at or self.flows.now(), cancelled_at=None, tries=1)
-        try:
-            await self._send_kept(row, msgspec.structs.replace(message, request_id=f"{SEND}{row.key}"))
-        except Exception:
-            raise
-        except BaseException:  # cancelled: the message may have been sent, so the body's next equal call is this step
-            self._kept.give_back(row)
-            raise
+        await self._send_kept(row, msgspec.structs.replace(message, request_id=f"{SEND}{row.message or row.key}"))
 
     async def _send_kept(self, row: StepRecord, message: Outgoing) -> None:
         try:
@@ -669,7 +709,8 @@ class Flow:
             await self._keep(failed)
             raise step_errors.again(failed) from error
         except BaseException as error:
-            self._cancelled(row, error)
+            self._unsure[row.name, row.call] = row.message or row.key  # the next equal call sends under this key
+            self._gave_up(row, error, told=True)
             raise
         await self._keep(self._success(row, None))
 
@@ -800,6 +841,8 @@ class Flow:
         return self._versions[name]
 
     async def _sleep(self, row: StepRecord, seconds: float) -> None:
+        if row.given_up is not None:
+            await self._give_up_again(row)
         if row.ended_at is not None:
             return
         if not row.key:
@@ -810,24 +853,74 @@ class Flow:
         self.flows.keep_later(self.token, msgspec.structs.replace(row, ended_at=self.flows.now()))
 
     async def _pause(self, row: StepRecord) -> StepRecord:
-        """Wait until the due time of a step. If the body cancels the wait, the step says so. Returns its row."""
+        """Wait until the due time of a step. Returns its row."""
         if row.cancelled_at is not None:
             with anyio.CancelScope(shield=True):  # else the earlier cancel could be persisted after this
                 row = await self._keep(msgspec.structs.replace(row, cancelled_at=None))
         try:
             await self.flows.pause(self.token, row.due_at or 0.0)
-        except Exception:
-            raise
         except BaseException as error:
-            self._cancelled(row, error)
+            self._gave_up(row, error, told=True)
             raise
         return row
 
-    def _cancelled(self, row: StepRecord, error: BaseException) -> None:
-        """Have the record of a step that waits say that its body has cancelled it. error: what ended the wait."""
-        if row.key and row.began_at and row.ended_at is None and not isinstance(error, FlowAsleep):
-            cancelled = msgspec.structs.replace(row, cancelled_at=self.flows.now(), tool_use=None, worker_use=None)
+    # -- giving up -----------------------------------------------------------------------------------------------------
+
+    async def _gate(self, row: StepRecord, *, waits: bool = False) -> None:
+        """Wait until a new step may begin. waits: as for `FlowPort.gate`."""
+        try:
+            await self.flows.gate(self.token, waits=waits)
+        except BaseException as error:
+            self._gave_up(row, error, told=False)
+            raise
+
+    def _way(self, error: BaseException) -> str | None:
+        """How the body has given up a call that is being cancelled; None if it has not. error: what ended the call."""
+        return self.flows.limits.gave_up_here() if is_a(error, anyio.get_cancelled_exc_class()) else None
+
+    def _gave_up(self, row: StepRecord, error: BaseException, *, told: bool) -> None:
+        """Persist that a call was given up, if the body has done that. error: what ended the call.
+
+        told: the kept row says that the step waits. From now on it says that it waits no longer, whatever ended it.
+        """
+        way = self._way(error)
+        if way is not None or (told and row.key and not isinstance(error, Exception | FlowAsleep)):
+            now = self.flows.now()
+            cancelled = msgspec.structs.replace(
+                row, began_at=row.began_at or now, cancelled_at=now, given_up=way, tool_use=None, worker_use=None
+            )
             self.flows.keep_later(self.token, cancelled)
+
+    async def _give_up_again(self, row: StepRecord) -> NoReturn:
+        """Be given up as before. row: of the call. Raises FlowChanged if nothing in the present body can do that."""
+        limits, place = self.flows.limits, (row.name, row.number)
+        limit = limits.limit_here(row.given_up or "")
+        if limit is None:
+            if limits.is_alone_here():
+                raise self._has_changed(
+                    f"step {row.label!r} of this flow was given up by its body (a time limit was over, or a scope was "
+                    "cancelled), and the body now waits for it without any: keep the limit, or decide by "
+                    "task.version(...)"
+                )
+        elif limit.sole:
+            limit.end()
+        else:
+            self._suspended[place] = (row.cancelled_at or 0.0, limit)
+            self._end_limits()
+        try:
+            for _ in range(_TURNS):  # mostly it is cancelled here
+                await anyio.lowlevel.checkpoint()
+            await self.flows.stay(self.token)
+        finally:
+            self._suspended.pop(place, None)
+        raise AssertionError("a body that stays is cancelled there")
+
+    def _end_limits(self) -> None:
+        """End the limits of calls that are to be given up again, if all that had ended before was asked for."""
+        for place, (at, limit) in list(self._suspended.items()):
+            if all((row.ended_at or row.cancelled_at or at) >= at for row in self._kept):
+                del self._suspended[place]
+                self.flows.after(0.0, limit.end)
 
 
 class StepRaised(Exception):  # noqa: N818 - it says what happened
@@ -847,7 +940,7 @@ class StepRaised(Exception):  # noqa: N818 - it says what happened
 def _anew(row: StepRecord) -> StepRecord:
     """The row of a receive that waits anew, under its key."""
     return msgspec.structs.replace(
-        row, began_at=0.0, ended_at=None, due_at=None, cancelled_at=None, error=None, error_type=None,
+        row, began_at=0.0, ended_at=None, due_at=None, cancelled_at=None, given_up=None, error=None, error_type=None,
         raw_arguments=None, category=None, traceback=None,
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ...actors.messages.inputs import CallEnded
     from ...actors.records.step import StepRecord
+    from ..dispatch.given_up import Limit
     from ..dispatch.threads import ThreadLimit
     from .connection import Connection
     from .receiving import Outgoing
@@ -66,6 +67,15 @@ class FlowPort(Protocol):
         """A source of randomness."""
         ...
 
+    @property
+    def limits(self) -> BodyLimits:
+        """Finds the scopes and time limits of the body around a call. Only on the loop."""
+        ...
+
+    async def stay(self, token: int) -> None:
+        """Wait without a slot until the body cancels this."""
+        ...
+
     def now(self) -> float:
         """UTC epoch seconds, on the runtime's clock."""
         ...
@@ -104,8 +114,10 @@ class FlowPort(Protocol):
         """
         ...
 
-    def leave_tool(self, token: int, number: int, ended: CallEnded) -> None:
-        """Give back a unit of a tool, or wait no longer for one. ended: how the function of the step has ended."""
+    def leave_tool(self, token: int, number: int, ended: CallEnded, given_up: str | None) -> None:
+        """Give back a unit of a tool, or wait no longer for one. ended: how the function of the step has ended.
+        given_up: how its body has given up the wait.
+        """
         ...
 
     async def run_step(
@@ -128,32 +140,37 @@ class FlowPort(Protocol):
         ...
 
 
+class BodyLimits(Protocol):
+    """Finds the scopes and time limits around a call of a body, in the task that makes the call (`given_up.py`)."""
+
+    def is_alone_here(self) -> bool:
+        """Whether the caller is a body itself, with no task group and no time limit around it."""
+        ...
+
+    def gave_up_here(self) -> str | None:
+        """How the body has given up the call whose cancellation is being raised; None if the runtime ends the body."""
+        ...
+
+    def limit_here(self, way: str) -> Limit | None:
+        """The limit by which the body gave up this call before; None if there is no such limit now."""
+        ...
+
+
 class Receiving:
-    """A request for a message. It stays open if the body stops waiting: the next receive of that name gets it."""
+    """A request for a message, and its answer."""
 
     def __init__(self) -> None:
         self._over = anyio.Event()
         self._row: StepRecord | None = None
         self._error: BaseException | None = None
-        self._given_up: Callable[[StepRecord], object] | None = None
 
     def __call__(self, row: StepRecord | None, error: BaseException | None) -> None:
         """Take the answer, on the loop."""
         self._row, self._error = row, error
         self._over.set()
-        if self._given_up is not None and row is not None:
-            self._given_up(row)
-
-    def give_up(self, tell: Callable[[StepRecord], object]) -> None:
-        """The body has cancelled this receive. tell: gets the step, now or when the answer is there."""
-        if self._row is None:
-            self._given_up = tell
-        else:
-            tell(self._row)
 
     async def row(self) -> StepRecord:
         """Wait for the step. Raises the error of a refusal."""
-        self._given_up = None
         if not self._over.is_set():  # else a receive whose time is over would get no message
             await self._over.wait()
         if self._row is None:

@@ -53,18 +53,6 @@ class KeptSteps:
         """Remove a step that `next_in_order` has returned."""
         del self._rows[row.name, row.number]
 
-    def give_back(self, row: StepRecord) -> None:
-        """Let a step that was taken be found again, before the others of its name and call."""
-        self._rows[row.name, row.number] = row
-        self._highest[row.name] = max(self._highest.get(row.name, 0), row.number)
-        in_order, calls = (
-            self._in_order.setdefault(row.name, deque()),
-            self._calls.setdefault((row.name, row.call), deque()),
-        )
-        for numbers in (calls,) if row.branch else (in_order, calls):
-            if not numbers or numbers[0] != row.number:  # else it is there still
-                numbers.appendleft(row.number)
-
     def next_in_order(self, name: str) -> StepRecord | None:
         """The step of that name that the body itself called next, which stays; None if that one was interrupted."""
         first = self._first(name, self._in_order.get(name))

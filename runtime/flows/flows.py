@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ...actors.tasks.task import TaskActor
     from ..engines.connection import Connection
     from ..engines.flow import Flow
+    from ..engines.flow_port import BodyLimits
     from ..engines.receiving import Outgoing
     from ..engines.steps import FlowFacts, MessageRequest, StepRun, StepRunEnd, ToolRequest
     from ..handles.jobs import JobHandle
@@ -283,6 +284,21 @@ class Flows:
         """The runtime's source of randomness."""
         return self._host.random
 
+    @property
+    def limits(self) -> BodyLimits:
+        """Finds the scopes and time limits of the body around a call."""
+        return self._runners
+
+    async def stay(self, token: int, lending: Callable[[int], object] | None = None) -> None:
+        """Wait without a slot until the body cancels this. lending: as for `wait`."""
+        if lending is not None:
+            lending(token)
+        self._pauses[token] += 1
+        try:
+            await self.lent.while_waiting(token, anyio.sleep_forever, AT_ONCE)
+        finally:
+            self._goes_on(token)
+
     def now(self) -> float:
         """UTC epoch seconds."""
         return self._host.now()
@@ -295,7 +311,7 @@ class Flows:
 
     async def keep(self, token: int, row: StepRecord) -> StepRecord:
         """Persist a step; returns its record when it is durable. Raises AttemptOver if the attempt has ended."""
-        kept: StepRecord = await self._host.ask(lambda reply: KeepStep(token, row, reply), here=True)
+        kept: StepRecord = await self._host.ask(lambda reply: KeepStep(token, row, reply), here=True, whole=True)
         return kept
 
     def keep_blocking(self, token: int, row: StepRecord, connection: Connection | None) -> StepRecord:
@@ -487,9 +503,11 @@ class Flows:
                 self._goes_on(token)
         return row
 
-    def leave_tool(self, token: int, number: int, ended: CallEnded) -> None:
-        """Give back a unit of a tool, or wait no longer for one. ended: how the function of the step has ended."""
-        self._host.tell(LeaveTool(token, number, ended))
+    def leave_tool(self, token: int, number: int, ended: CallEnded, given_up: str | None) -> None:
+        """Give back a unit of a tool, or wait no longer for one. ended: how the function of the step has ended.
+        given_up: how its body has given up the wait.
+        """
+        self._host.tell(LeaveTool(token, number, ended, given_up))
 
     async def run_step(
         self,
@@ -498,14 +516,17 @@ class Flows:
         func: Callable[[], Any] | None,
         settle: Callable[[StepRunEnd], Awaitable[T]],
         lending: Callable[[int], object] | None = None,
+        *,
+        gave_up: Callable[[], str | None] | None = None,
     ) -> T:
         """Run a step on a worker, without the slot of the body. func: its function with its arguments, if that is here.
-        settle: persists its end, before the body waits for its slot. lending: as for `wait`. Returns the result of
-        `settle`.
+        settle: persists its end, before the body waits for its slot. lending: as for `wait`. gave_up: how a body in
+        another process has given it up. Returns the result of `settle`.
 
         Raises AttemptOver if the attempt has ended.
         """
-        return await self.step_runs.run(token, run, func, settle, lending)
+        gave_up = gave_up or self._runners.gave_up_here
+        return await self.step_runs.run(token, run, func, settle, lending, gave_up=gave_up)
 
     @property
     def step_runs(self) -> StepRuns:

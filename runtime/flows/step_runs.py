@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from ...actors.messages.commands import KeepStep, Reply, RunStep, StopStep
 from ...actors.messages.errors import WORKER_LOST, AttemptOver
 from ...actors.records.step import HOLDS, WAITS, StepRecord
+from ...actors.user_code import is_a
 from ..calling import ErrorInfo, Outcome
 from ..engines.steps import StepRun, StepRunEnd
 from ..values import LARGEST
@@ -213,9 +214,12 @@ class StepRuns:
         func: Callable[[], Any] | None,
         settle: Callable[[StepRunEnd], Awaitable[T]],
         lending: Callable[[int], object] | None,
+        *,
+        gave_up: Callable[[], str | None],
     ) -> T:
         """Run a step on a worker, and wait for its end without the slot of its body. lending: called before that slot
-        is lent. settle: persists its end, before the body waits for its slot. Returns what `settle` does.
+        is lent. settle: persists its end, before the body waits for its slot. gave_up: how its body has given it up.
+        Returns what `settle` does.
 
         Raises AttemptOver if the attempt has ended.
         """
@@ -240,8 +244,9 @@ class StepRuns:
                 if lending is not None:
                     lending(token)
                 await self._lend(token, over)
-        except BaseException:
-            await self._cancelled(token, step)
+        except BaseException as error:
+            way = gave_up() if is_a(error, anyio.get_cancelled_exc_class()) else None
+            await self._cancelled(token, step, way)
             raise
         finally:
             step.leave()
@@ -252,9 +257,9 @@ class StepRuns:
                 self._of_bodies.pop(token, None)
         return settled[0]
 
-    async def _cancelled(self, token: int, step: RunningStep) -> None:
-        """Handle the cancel of a step by its body: wait until the function has ended, if it runs. If the function has
-        returned, persist its result.
+    async def _cancelled(self, token: int, step: RunningStep, given_up: str | None) -> None:
+        """Handle the cancel of a step: wait until the function has ended, if it runs. If the function has returned,
+        persist its result. given_up: how the body has given it up, if it has.
         """
         if step.error is not None or (step.settled and step.func is not None):
             return
@@ -268,7 +273,7 @@ class StepRuns:
             at = self._host.now() if self._host.kernel.drain_began is None else None  # a drain: it runs again
             row = replace(step.row, worker_use=None, unroutable=None, cancelled_at=at)
         if row is not None:
-            self._host.tell(KeepStep(token, row, Reply(unheard)))
+            self._host.tell(KeepStep(token, replace(row, given_up=given_up), Reply(unheard)))
 
     def _returned(self, row: StepRecord, outcome: Outcome) -> StepRecord | None:
         """The row of a step that has returned; None if it has not, or if its result cannot be kept."""

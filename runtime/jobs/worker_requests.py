@@ -86,6 +86,7 @@ class WorkerRequests:
         self._tools: dict[tuple[int, int], ToolWait] = {}  # requests for tools, until `take` has them
         self._runs: dict[tuple[int, int], _Run] = {}  # by token, and number of the run
         self._ends: dict[tuple[int, int], anyio.Event] = {}  # of waits that their bodies have given up
+        self._runs_asked: dict[tuple[int, int], _Run] = {}  # by token, and number of the request
 
     def keeps(self, context: TaskContext, want: BodyRequest | RequestWithdrawn) -> bool:
         """Persist a step, or give back its tool, if that is what a body requests. Returns whether it is.
@@ -105,8 +106,8 @@ class WorkerRequests:
             )
             return False
         if want.what == "leave":
-            ended = msgspec.json.decode(want.payload, type=CallEnded)
-            self._flows.leave_tool(context.token, int(want.name), ended)
+            ended, given_up = msgspec.json.decode(want.payload, type=tuple[CallEnded, str | None])
+            self._flows.leave_tool(context.token, int(want.name), ended, given_up)
             return True
         row = msgspec.json.decode(want.payload, type=StepRecord)
         self._flows.keep_later(context.token, row, partial(self._was_kept, want))
@@ -118,6 +119,8 @@ class WorkerRequests:
         wait = self._tools.pop((token, want.number), None)
         if isinstance(want, RequestWithdrawn):
             if (running := self._running.get(token, {}).get(want.number)) is not None:
+                if (run := self._runs_asked.get((token, want.number))) is not None:
+                    run.given_up = want.given_up
                 running.cancel()
                 self._ends[token, want.number] = anyio.Event()
             return
@@ -176,12 +179,8 @@ class WorkerRequests:
                 rule, alone = msgspec.json.decode(want.payload, type=tuple[Approval, bool])
                 waiter = await self._approvals.decision_away(context.token, want.name, rule, self._engine.park, alone)
                 return msgspec.json.encode(waiter.record)
-            case "pause":
-                await self._flows.pause(context.token, float(want.name), self._engine.park, alone=want.payload == ALONE)
-                return b""
-            case "message":
-                until, alone = msgspec.json.decode(want.payload, type=tuple[float | None, bool])
-                await self._flows.message(context.token, want.name, until, self._engine.park, alone=alone)
+            case "pause" | "message" | "stay":
+                await self._wait(context.token, want)
                 return b""
             case "tool":
                 request = msgspec.json.decode(want.payload, type=ToolRequest)
@@ -208,6 +207,16 @@ class WorkerRequests:
         await self._flows.lent.slot(token)
         return b""
 
+    async def _wait(self, token: int, want: BodyRequest) -> None:
+        """Wait for a time, for a message, or until the body cancels the wait."""
+        if want.what == "stay":
+            await self._flows.stay(token, self._engine.park)
+        elif want.what == "pause":
+            await self._flows.pause(token, float(want.name), self._engine.park, alone=want.payload == ALONE)
+        else:
+            until, alone = msgspec.json.decode(want.payload, type=tuple[float | None, bool])
+            await self._flows.message(token, want.name, until, self._engine.park, alone=alone)
+
     async def _run_step(self, token: int, want: BodyRequest) -> bytes | None:
         """Run a step on a worker. Its body gets the end, persists it, and then requests its slot back."""
         if want.what == "regain":
@@ -221,19 +230,23 @@ class WorkerRequests:
             self._engine.answer(RequestAnswer(want.token, want.number, msgspec.json.encode(end)))
             await run.settled.wait()
 
-        self._runs[token, request.number] = run
+        self._runs[token, request.number] = self._runs_asked[token, want.number] = run
         try:
-            await self._flows.run_step(token, request, None, settle, self._engine.park)
+            await self._flows.run_step(token, request, None, settle, self._engine.park, gave_up=lambda: run.given_up)
         finally:
-            del self._runs[token, request.number]
+            del self._runs[token, request.number], self._runs_asked[token, want.number]
             run.over.set()
         return None
 
 
 class _Run:
-    """A step that runs on a worker: whether its body has persisted its end, and has its slot again."""
+    """A step that runs on a worker: whether its body has persisted its end, and has its slot again.
+
+    given_up: how its body has given it up.
+    """
 
     def __init__(self) -> None:
+        self.given_up: str | None = None
         self.settled = anyio.Event()
         self.over = anyio.Event()
 

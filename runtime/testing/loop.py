@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 import anyio
 
+from ..dispatch import given_up
 from ..dispatch.abandoned_threads import AbandonedThreads, running_body
-from ..dispatch.body_context import asyncio_scope, holds_group, inside_asyncio_scope
+from ..dispatch.body_context import asyncio_scope, holds_group, insides, scope_around
 from ..dispatch.runners import BodyCancelled
 from .errors import SimulationError
 from .real_threads import LIMIT, functions_in_threads
@@ -240,10 +241,21 @@ class SimulatedRunners:
             return False
         scope = asyncio_scope()()
         while scope is not None and scope is not running.scope:
-            if inside_asyncio_scope(scope) != 1:
+            if insides(scope) != 1:
                 return False
-            scope = getattr(scope, "_parent_scope", None)
+            scope = scope_around(scope)
         return True
+
+    def gave_up_here(self) -> str | None:
+        """How the body has given up the call whose cancellation is being raised here (`given_up.py`)."""
+        return given_up.gave_up(self._bases())
+
+    def limit_here(self, way: str) -> given_up.Limit | None:
+        """The limit by which the body gave up this call before; None if there is no such limit now."""
+        return given_up.limit(way, self._bases())
+
+    def _bases(self) -> set[Any]:
+        return {running.scope for running in self._tasks.values()}
 
     def _over(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]

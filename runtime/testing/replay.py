@@ -350,6 +350,14 @@ class _Port:
     async def gate(self, token: int, *, waits: bool = False) -> None:
         """Let each step begin."""
 
+    @property
+    def limits(self) -> SimulatedRunners:
+        return self._stage.runners
+
+    async def stay(self, token: int) -> None:  # noqa: ARG002 - there is one attempt
+        """Wait until the body cancels this, or its time limit is over."""
+        await anyio.sleep_forever()
+
     def now(self) -> float:
         return self._last
 

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio
 import msgspec
 from msgspec.structs import replace
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from ...text.secrets import Mask
     from ..connection import Connection
     from ..flow import Flow
-    from ..flow_port import Receiving
+    from ..flow_port import BodyLimits, Receiving
     from ..receiving import Outgoing
     from ..steps import FlowFacts, MessageRequest, StepRun, ToolRequest
     from .runtime_proxy import RuntimeProxy
@@ -165,6 +166,15 @@ class FlowProxy:
                 self._proxy.given_up = 0
 
     @property
+    def limits(self) -> BodyLimits:
+        """Finds the scopes and time limits of the body around a call."""
+        return self._loop().runners
+
+    async def stay(self, token: int) -> None:  # noqa: ARG002 - it is this body's
+        """Wait without a slot until the body cancels this."""
+        await self._proxy.answer_on_loop("stay", "")
+
+    @property
     def threads(self) -> ThreadLimit:
         """The threads for plain functions that have a time limit, or are steps of async bodies."""
         from ...dispatch.threads import ThreadLimit  # noqa: PLC0415 - see above
@@ -183,7 +193,9 @@ class FlowProxy:
 
     async def keep(self, token: int, row: StepRecord) -> StepRecord:  # noqa: ARG002 - it is this body's
         """Persist a step; returns its record when it is durable. Raises AttemptOver if the attempt has ended."""
-        return _with_key(row, await self._proxy.answer_on_loop("keep", row.label, msgspec.json.encode(row)))
+        with anyio.CancelScope(shield=True):  # a step that has ended is persisted, though a time limit is over now
+            key = await self._proxy.answer_on_loop("keep", row.label, msgspec.json.encode(row))
+        return _with_key(row, key)
 
     def keep_blocking(self, token: int, row: StepRecord, connection: Connection | None) -> StepRecord:  # noqa: ARG002
         """`keep` for a body in a thread. Also raises TaskCancelled."""
@@ -215,9 +227,9 @@ class FlowProxy:
         answer = await self._proxy.answer_on_loop("tool", request.tool, msgspec.json.encode(request))
         return msgspec.json.decode(answer, type=StepRecord)
 
-    def leave_tool(self, token: int, number: int, ended: CallEnded) -> None:  # noqa: ARG002 - it is this body's
+    def leave_tool(self, token: int, number: int, ended: CallEnded, given_up: str | None) -> None:  # noqa: ARG002
         """Give back a unit of a tool, or wait no longer for one."""
-        self._proxy.tell("leave", str(number), msgspec.json.encode(ended))
+        self._proxy.tell("leave", str(number), msgspec.json.encode((ended, given_up)))
 
     async def run_step(
         self,
@@ -245,7 +257,9 @@ class FlowProxy:
         if flow is not None:
             flow.running += 1  # so a wait beside the step is not the body's only activity
         try:
-            answer = await self._proxy.answer_on_loop("run", run.step.name, msgspec.json.encode(request))
+            answer = await self._proxy.answer_on_loop(
+                "run", run.step.name, msgspec.json.encode(request), gave_up=self.limits.gave_up_here
+            )
         finally:
             if flow is not None:
                 flow.running -= 1

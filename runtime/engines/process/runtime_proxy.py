@@ -34,8 +34,12 @@ if TYPE_CHECKING:
     from .flow_proxy import BodyLoop
 
 
-_WAITS = frozenset({"wait", "approval", "pause", "message", "tool", "run"})
+_WAITS = frozenset({"wait", "approval", "pause", "message", "tool", "run", "stay"})
 """The requests during which the slot of the body may be lent."""
+
+
+def _not_given_up() -> None:
+    return None
 
 
 class RuntimeRequest(Waiter):
@@ -132,13 +136,13 @@ class RuntimeProxy:
         payload = msgspec.json.encode((prepare_approval(rule, Paths(), durable=True), thread))
         return self._request("approval", name, payload, thread=thread)
 
-    def _leave(self, question: RuntimeRequest) -> None:
+    def _leave(self, question: RuntimeRequest, given_up: str | None = None) -> None:
         """Stop waiting for the answer."""
         number = question.number
         if self._asked.pop(number).answer is None:
             if question.frame.what in _WAITS:
                 self.given_up += 1
-            self._say(RequestWithdrawn(self._token, number))
+            self._say(RequestWithdrawn(self._token, number, given_up))
 
     # -- child jobs ----------------------------------------------------------------------------------------------------
 
@@ -185,14 +189,22 @@ class RuntimeProxy:
             self._leave(question)
         return question.payload()
 
-    async def answer_on_loop(self, what: What, name: str, payload: bytes = b"") -> bytes:
-        """Ask, and wait on the event loop. Raises the error of a refusal."""
+    async def answer_on_loop(
+        self, what: What, name: str, payload: bytes = b"", gave_up: Callable[[], str | None] = _not_given_up
+    ) -> bytes:
+        """Ask, and wait on the event loop. gave_up: how the body has given up a wait that is being cancelled. Raises
+        the error of a refusal.
+        """
         question = self._request(what, name, payload, thread=False)
+        way = None
         try:
             self._say(question.frame)
             await cast("anyio.Event", question.over).wait()
+        except anyio.get_cancelled_exc_class():
+            way = gave_up()
+            raise
         finally:
-            self._leave(question)
+            self._leave(question, way)
         return question.payload()
 
     def ask_later(

@@ -92,6 +92,7 @@ What = Literal[
     "steps",
     "keep",
     "pause",
+    "stay",
     "take",
     "message",
     "send",
@@ -128,10 +129,11 @@ class BodyRequest(Frame, frozen=True):
 
 
 class RequestWithdrawn(Frame, frozen=True, tag="Unwanted"):
-    """The body does not wait for the answer to that request any more."""
+    """The body does not wait for the answer to that request any more. given_up: as in `StepRecord`, of a step."""
 
     token: int
     number: int
+    given_up: str | None = None
 
 
 def packed(frame: Frame) -> bytes:

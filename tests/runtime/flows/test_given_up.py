@@ -67,8 +67,8 @@ async def all_are(job: JobHandle, state: str, *names: str) -> None:
     """Wait until there are steps of these names, durably, and all of them are in that state."""
 
     async def there() -> bool:
-        steps = [one for one in await job.steps("t") if one.name in names]
-        return {one.name for one in steps} == set(names) and {one.state for one in steps} == {state}
+        steps = [one for one in await job.steps("t") if one.label in names]
+        return {one.label for one in steps} == set(names) and {one.state for one in steps} == {state}
 
     with anyio.fail_after(120):
         while not await there():
@@ -77,17 +77,17 @@ async def all_are(job: JobHandle, state: str, *names: str) -> None:
 
 async def test_a_wait_that_its_body_gave_up_is_told_so_until_it_is_asked_for_again(tmp_path: Path) -> None:
     clock, path = VirtualClock(), tmp_path / "state.db"
-    given_up = ("task.receive go", "train", "ask_model")
+    given_up = ("task.receive go", "train", "ask_model", "train#2", "ask_model#2")
     async with Runtime(path, clock=clock, workers=WORKERS, tools=MODEL) as runtime:
         job = await runtime.submit(Workstream("w", tasks=[Task("t", run=order)]), id="j")
-        await all_are(job, "waiting", *given_up, "task.receive enough")
+        await all_are(job, "waiting", "task.receive go", "train#2", "ask_model#2", "task.receive enough")
         await until(lambda: bool(job.approvals()))
         assert job.approvals()[0].left_at is None
         await job.task("t").approve(approval="sign", by="ana")
         await job.send("enough")
         await all_are(job, "waiting", "task.receive on")
         await all_are(job, "cancelled", *given_up)
-        steps = [one for one in await job.steps("t") if one.name in given_up]
+        steps = [one for one in await job.steps("t") if one.label in given_up]
         assert None not in {one.cancelled_at for one in steps}
         assert {(one.tool_use, one.worker_use, one.awaits) for one in steps} == {(None, None, None)}
         (went,) = [one for one in steps if one.name == "task.receive go"]
@@ -108,10 +108,11 @@ async def test_a_wait_that_its_body_gave_up_is_told_so_until_it_is_asked_for_aga
         await job.send("on")
         await until(lambda: job.approvals()[0].left_at is None)
         await job.task("t").approve(approval="sign", by="ben")
-        await all_are(job, "waiting", "task.receive go")
+        await all_are(job, "waiting", "task.receive go#2")
         await job.send("go", 1)
         assert (await job.wait()).results == {"t": [1, ["ana", "ben"], "completed"]}
-        await all_are(job, "completed", "task.receive go")
+        await all_are(job, "completed", "task.receive go#2")
+        await all_are(job, "cancelled", *given_up)  # as its body decided, also in the replay
 
 
 async def test_a_step_that_is_cancelled_in_its_next_try_waits_for_it_no_longer(open_runtime: Any) -> None:

@@ -519,7 +519,8 @@ async def test_a_step_that_is_cancelled_before_its_first_answer_is_not_kept_as_w
 
         async def run() -> None:
             with scope:
-                await runs.run(7, StepRun(1, replace(ROW, key=0), False, None, None, True, None), None, never, None)
+                run = StepRun(1, replace(ROW, key=0), False, None, None, True, None)
+                await runs.run(7, run, None, never, None, gave_up=lambda: "cancel 0")
 
         group.start_soon(run)
         await anyio.wait_all_tasks_blocked()
@@ -527,7 +528,8 @@ async def test_a_step_that_is_cancelled_before_its_first_answer_is_not_kept_as_w
         await anyio.wait_all_tasks_blocked()
         told[0].reply.answer(ROW, None)
     assert [type(one).__name__ for one in told] == ["RunStep", "StopStep", "KeepStep"]
-    assert (told[-1].step.key, told[-1].step.worker_use, told[-1].step.cancelled_at) == (1, None, 5.0)
+    row = told[-1].step
+    assert (row.key, row.worker_use, row.cancelled_at, row.given_up) == (1, None, 5.0, "cancel 0")
 
 
 RUN = StepRun(1, replace(ROW, key=0), False, None, None, True, None)
@@ -542,7 +544,7 @@ async def test_a_body_in_a_process_persists_the_end_before_it_asks_for_its_slot(
         given_up = 0
 
         @staticmethod
-        async def answer_on_loop(what: str, _: str, payload: bytes = b"") -> bytes:
+        async def answer_on_loop(what: str, _: str, payload: bytes = b"", gave_up: Any = None) -> bytes:
             done.append(what)
             return msgspec.json.encode(END)
 
@@ -556,7 +558,8 @@ async def test_a_body_in_a_process_persists_the_end_before_it_asks_for_its_slot(
             raise AttemptOver("this attempt has ended")
         return end.value
 
-    flow = FlowProxy(cast("Any", Proxy), FlowFacts(1, 0, 0, 0.0), cast("Any", None))
+    loop = SimpleNamespace(runners=SimpleNamespace(gave_up_here=None))
+    flow = FlowProxy(cast("Any", Proxy), FlowFacts(1, 0, 0, 0.0), lambda: cast("Any", loop))
     if kept:
         assert await flow.run_step(7, RUN, anyio.Event, settle) == 7
         assert done == ["run", "kept", "regain"]
@@ -572,7 +575,7 @@ async def test_a_body_in_a_process_gets_the_end_of_its_step_before_its_slot() ->
 
     class Flows:
         @staticmethod
-        async def run_step(token: int, run: StepRun, func: None, settle: Any, lending: Any) -> None:
+        async def run_step(token: int, run: StepRun, func: None, settle: Any, lending: Any, *, gave_up: Any) -> None:
             assert (token, run.number, func) == (7, 1, None)
             await settle(END)
             done.append("slot")

@@ -1,0 +1,325 @@
+"""What a body gives up by a limit of its own is a decision: a replay gives up the same calls, at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from tests.runtime.flows.helpers import result
+from tests.waiting import until
+
+from callboard import (
+    JobHandle,
+    Retry,
+    Runtime,
+    Task,
+    TaskContext,
+    Tool,
+    VirtualClock,
+    Worker,
+    Workstream,
+    step,
+)
+
+pytestmark = pytest.mark.anyio
+HOUR = 3600.0
+WORKERS = [Worker("loop", engine="loop", capacity=4), Worker("gpu", engine="loop", capacity=1, capabilities=["gpu"])]
+TOOLS = {"model": Tool(max_parallel=1)}
+ran: list[str] = []
+
+
+@step
+async def endless() -> None:
+    ran.append("endless")
+    await anyio.sleep_forever()
+
+
+@step(capabilities={"gpu"})
+async def train() -> None:
+    ran.append("train")
+    await anyio.sleep_forever()
+
+
+@step(tool="model")
+async def ask_model() -> None:
+    ran.append("ask")
+    await anyio.sleep_forever()
+
+
+@step(retry=Retry(max_attempts=2, base_delay=40.0, jitter=0.0))
+async def refused() -> None:
+    ran.append("refused")
+    raise ConnectionError
+
+
+CALLS: dict[str, Callable[[TaskContext], Any]] = {
+    "a receive": lambda task: task.receive("paid"),
+    "a sleep": lambda task: task.sleep(300),
+    "a step": lambda _: endless(),
+    "a step on a worker": lambda _: train(),
+    "a step that uses its tool": lambda _: ask_model(),
+    "a step that waits for its next try": lambda _: refused(),
+}
+
+
+@asynccontextmanager
+async def scope(seconds: float) -> AsyncIterator[None]:
+    with anyio.move_on_after(seconds):
+        yield
+
+
+@asynccontextmanager
+async def error(seconds: float) -> AsyncIterator[None]:
+    with contextlib.suppress(TimeoutError), anyio.fail_after(seconds):
+        yield
+
+
+@asynccontextmanager
+async def outer_scope(seconds: float) -> AsyncIterator[None]:
+    with anyio.move_on_after(seconds), anyio.move_on_after(2 * HOUR), anyio.CancelScope():
+        yield
+
+
+@asynccontextmanager
+async def of_asyncio(seconds: float) -> AsyncIterator[None]:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            yield
+
+
+@asynccontextmanager
+async def beside_others(seconds: float) -> AsyncIterator[None]:
+    with anyio.move_on_after(seconds):
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep_forever)
+            yield
+
+
+LIMITS = [scope, error, outer_scope, of_asyncio, beside_others]
+
+
+def order(call: Callable[[TaskContext], Any], limit: Callable[[float], Any], seconds: list[float]) -> Any:
+    async def body(task: TaskContext) -> list[Any]:
+        got = ["nothing"]
+        async with limit(seconds[0]):
+            got = [await call(task)]
+        await task.receive("on")
+        return [*got, await task.receive("paid", timeout=HOUR, default="no more")]
+
+    return body
+
+
+async def start(runtime: Runtime, body: Any, **options: Any) -> JobHandle:
+    runtime.task(name="body")(body)
+    return await runtime.submit(Workstream("w", tasks=[Task("t", run="body", **options)]), id="j")
+
+
+async def waits_for(job: JobHandle, name: str) -> None:
+    with anyio.fail_after(300):
+        while name not in {one.awaits for one in await job.steps("t")}:
+            await anyio.sleep(0.005)
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_replay_gives_up_what_the_body_gave_up(call: str, tmp_path: Path, anyio_backend_name: str) -> None:
+    for number, limit in enumerate(LIMITS):
+        if limit is of_asyncio and anyio_backend_name != "asyncio":
+            continue
+        ran.clear()
+        seconds, path, clock = [0.01], tmp_path / f"{number}.db", VirtualClock()
+        body = order(CALLS[call], limit, seconds)
+        async with Runtime(path, clock=clock, workers=WORKERS, tools=TOOLS) as runtime:
+            job = await start(runtime, body)
+            await waits_for(job, "on")
+            given_up = (await job.steps("t"))[0]
+            assert (given_up.state, given_up.given_up is None) == ("cancelled", False)
+            await job.send("paid", 7)
+        seconds[0], before = HOUR, list(ran)  # a replay does not wait for this limit
+        async with Runtime(path, clock=clock, workers=WORKERS, tools=TOOLS) as runtime:
+            runtime.task(name="body")(body)
+            job = await runtime.job("j")
+            await job.send("on")
+            with anyio.fail_after(300):
+                assert await result(job) == ["nothing", 7]
+            assert ran == before  # no function ran again
+            steps = await job.steps("t")
+            assert [one.state for one in steps if one.key == given_up.key] == ["cancelled"]
+            assert job.task("t").record.lost_attempts == 0
+
+
+async def test_branches_replay_all_their_steps_before_their_limit_ends_again(tmp_path: Path) -> None:
+    seconds, counted, path = [0.05], [], tmp_path / "j.db"
+
+    async def count(name: str) -> str:
+        ran.append(name)
+        return name
+
+    async def body(task: TaskContext) -> list[str]:
+        async def branch(name: str) -> None:
+            for number in range(3):
+                counted.append(await task.step(count, f"{name}{number}"))
+                await anyio.lowlevel.checkpoint()
+            await task.receive(f"never {name}")
+
+        with anyio.move_on_after(seconds[0]):
+            async with anyio.create_task_group() as group:
+                group.start_soon(branch, "a")
+                group.start_soon(branch, "b")
+                await task.receive("never")
+        await task.receive("on")
+        return sorted(counted)
+
+    ran.clear()
+    async with Runtime(path) as runtime:
+        await waits_for(await start(runtime, body), "on")
+    counted.clear()
+    seconds[0] = HOUR
+    async with Runtime(path) as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.job("j")
+        await job.send("on")
+        with anyio.fail_after(300):
+            assert await result(job) == ["a0", "a1", "a2", "b0", "b1", "b2"]
+    assert sorted(ran) == ["a0", "a1", "a2", "b0", "b1", "b2"]
+
+
+async def test_the_branch_that_cancelled_the_others_does_so_again(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+
+    async def body(task: TaskContext) -> list[Any]:
+        first: list[Any] = []
+
+        async def race(name: str) -> None:
+            first.append((name, await task.receive(name)))
+            group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            for name in ("card", "cash"):
+                group.start_soon(race, name)
+        await task.receive("on")
+        return [*first, await task.receive("card")]
+
+    async with Runtime(path) as runtime:
+        job = await start(runtime, body)
+        await waits_for(job, "card")
+        await job.send("cash", 1)
+        await waits_for(job, "on")
+        await job.send("card", 2)  # too late for the race, and in time for the next receive
+    async with Runtime(path) as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.job("j")
+        await job.send("on")
+        assert await result(job) == [["cash", 1], 2]
+
+
+@pytest.mark.parametrize("turns", range(9))
+async def test_whether_a_message_came_in_time_is_decided_once(turns: int, tmp_path: Path) -> None:
+    decided: list[Any] = []
+    scopes: list[anyio.CancelScope] = []
+    path = tmp_path / "j.db"
+
+    async def body(task: TaskContext) -> Any:
+        got = None
+        with anyio.CancelScope() as limit:
+            scopes.append(limit)
+            got = await task.receive("paid")
+        decided.append(got)
+        await task.receive("on")
+        return [got, await task.receive("paid", timeout=HOUR, default=None)]
+
+    clock = VirtualClock()
+    async with Runtime(path, clock=clock) as runtime:
+        job = await start(runtime, body)
+        await waits_for(job, "paid")
+        async with anyio.create_task_group() as group:
+            group.start_soon(job.send, "paid", 7)
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
+            scopes[0].cancel()
+        await waits_for(job, "on")
+    async with Runtime(path, clock=clock) as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.job("j")
+        await job.send("on")
+        if decided[0] is not None:
+            await until(lambda: job.task("t").record.durable_wait is not None)
+            await waits_for(job, "paid")
+            clock.advance(HOUR)
+        assert await result(job) == ([None, 7] if decided[0] is None else [7, None])
+    assert decided == [decided[0]] * len(decided)
+
+
+async def test_a_later_attempt_asks_anew_for_what_an_earlier_one_gave_up(tmp_path: Path) -> None:
+    seconds = [0.01]
+
+    async def body(task: TaskContext) -> Any:
+        with anyio.move_on_after(seconds[0]):
+            return await task.receive("paid")
+        seconds[0] = HOUR
+        raise ConnectionError
+
+    async with Runtime(tmp_path / "j.db") as runtime:
+        job = await start(runtime, body, retry=Retry(max_attempts=2, base_delay=0.0))
+        await until(lambda: job.task("t").record.attempt == 2)
+        await waits_for(job, "paid")
+        await job.send("paid", 7)
+        assert await result(job) == 7
+
+
+async def test_a_body_without_the_limit_by_which_it_gave_up_has_changed(tmp_path: Path) -> None:
+    path, limited = tmp_path / "j.db", [True]
+
+    async def body(task: TaskContext) -> Any:
+        with contextlib.nullcontext() if not limited[0] else anyio.move_on_after(0.01):
+            await task.receive("paid")
+        await task.receive("on")
+        return "done"
+
+    async with Runtime(path) as runtime:
+        await waits_for(await start(runtime, body), "on")
+    limited[0] = False
+    async with Runtime(path) as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.job("j")
+        await job.send("paid", 7)
+        await job.send("on")
+        assert (await job.wait()).state == "failed"
+        assert "'task.receive paid' of this flow was given up by its body" in str(job.task("t").record.reason)
+
+
+async def test_a_send_that_was_given_up_and_is_made_again_is_one_message(tmp_path: Path) -> None:
+    path, seconds = tmp_path / "j.db", [0.0]
+
+    async def body(task: TaskContext) -> str:
+        for limit in (seconds[0], HOUR):
+            with anyio.move_on_after(limit):
+                await task.send("other", "paid", 7)
+        await task.receive("on")
+        return "sent"
+
+    async def other(task: TaskContext) -> list[Any]:
+        return [await task.receive("paid"), await task.receive("paid", timeout=HOUR, default="no more")]
+
+    clock = VirtualClock()
+    async with Runtime(path, clock=clock) as runtime:
+        runtime.task(name="other")(other)
+        receiver = await runtime.submit(Workstream("o", tasks=[Task("t", run="other")]), id="other")
+        await waits_for(await start(runtime, body), "on")
+    seconds[0] = HOUR
+    async with Runtime(path, clock=clock) as runtime:
+        runtime.task(name="body")(body)
+        runtime.task(name="other")(other)
+        job = await runtime.job("j")
+        await job.send("on")
+        assert await result(job) == "sent"
+        receiver = await runtime.job("other")
+        await waits_for(receiver, "paid")
+        clock.advance(HOUR)
+        assert await result(receiver) == [7, "no more"]
