@@ -95,7 +95,7 @@ Runtime: approvals breaker breakers caught_up close dead_letters drain events fa
   submit task worker workers
 State: bounded_by name phase terminal
 StepRecord: attempt awaits began_at branch call cancelled_at capabilities category dropped due_at duration_ms ended_at
-  engine error error_type failed flow function given key kind label message name number raw_arguments raw_given
+  engine error error_type failed flow function given given_up key kind label message name number raw_arguments raw_given
   raw_result result round state task task_id tool tool_use traceback tries unroutable waits_for_tool waits_for_worker
   worker_id worker_use
 Strategy: ONE_FOR_ALL ONE_FOR_ONE REST_FOR_ONE
