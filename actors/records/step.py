@@ -15,6 +15,10 @@ from ...machines.keywords import did_you_mean
 from .base import MaybeRaw
 from .task import TaskRecord, decoded
 
+APPROVAL = "task.approval "
+"""The prefix of the names of steps that say that a body gave up the wait for an approval: its name follows."""
+CHILD = "child.wait "
+"""The prefix of the names of steps that say that a body gave up the wait for a child job: the child's name follows."""
 PUBLISH = "task.publish "
 """The prefix of the names of steps by which a body publishes a value: the value is their result."""
 RECEIVE = "task.receive "

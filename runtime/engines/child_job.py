@@ -6,7 +6,11 @@ Requests are carried by `runtime/jobs/child_jobs.py` in the runtime's process, a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
+
+from ...actors.records.step import CHILD
+from .context import connection_of
 
 if TYPE_CHECKING:
     from ...actors.spec.model import Workstream
@@ -76,7 +80,8 @@ class ChildJob:
 
     async def wait(self) -> Outcome:
         """Wait for the end of the child job. Meanwhile this body occupies no slot, and its clock is stopped."""
-        return await self._requests.wait(self._context, self)
+        ask, name = partial(self._requests.wait, self._context, self), self.id.rpartition("/")[2]
+        return await connection_of(self._context).awaiting(self._context.token, f"{CHILD}{name}", ask)
 
     def wait_blocking(self) -> Outcome:
         """`wait` for a plain function. Raises TaskCancelled if its task is cancelled meanwhile."""

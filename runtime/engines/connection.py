@@ -5,11 +5,15 @@ It belongs to one attempt. `connection_of(context)` in `context.py` returns it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ...actors.messages.errors import FlowAsleep, FlowChanged, Permanent, TaskCancelled
+import anyio
+
+from ...actors.messages.errors import AttemptOver, FlowAsleep, FlowChanged, Permanent, TaskCancelled
 from ..dispatch.waker import OwnLoop
 from .waiting import Waiter
 
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from .waiting import ApprovalRequests
 
 
+T = TypeVar("T")
 _making = Lock()
 
 
@@ -49,8 +54,8 @@ class Connection:
     """The connection of one attempt's body. mask: of the secrets that it was given."""
 
     __slots__ = (
-        "again", "approvals", "asleep", "beat", "cancelled", "cannot_wait", "changed", "child_jobs", "flows", "line",
-        "mask", "on_cancel", "own_loop", "raises", "shown", "task", "waiters",
+        "again", "approvals", "asleep", "awaited", "beat", "cancelled", "cannot_wait", "changed", "child_jobs", "flows",
+        "line", "mask", "on_cancel", "own_loop", "raises", "shown", "task", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +79,7 @@ class Connection:
         self.line: LoopBridge | None = None  # to that loop
         self.shown: ShownBuffer | None = None  # by other threads of a body on a loop
         self.cannot_wait: str | None = None
+        self.awaited: Counter[str] | None = None  # waits that are no steps, by their names
         self.waiters: list[Waiter] = []  # the waits of the body in its threads
         self.on_cancel: Callable[[], object] | None = None
         self.again: Again | None = None  # what `task.again` returned last
@@ -93,6 +99,7 @@ class Connection:
         """
         self.beat = beat
         self.line = line
+        self.awaited = None
         self.own_loop = None if raises else OwnLoop()
         self.raises = raises
         self.cannot_wait = cannot_wait
@@ -187,6 +194,30 @@ class Connection:
             raise RuntimeError(f"{self.task!r} cannot take steps here: the body of a task can")
         self._check_place(blocking, "await task.step(...)", "task.step_blocking(...)")
         return self.flows.of(token, self.mask, self)
+
+    async def awaiting(self, token: int, name: str, wait: Callable[[], Awaitable[T]]) -> T:
+        """Await something that is no step, for an async body. If the body gives it up, a step of that name says so, and
+        a replay gives it up again.
+        """
+        from .steps import inside  # noqa: PLC0415 - most bodies take no steps
+
+        flows = self.flows
+        if flows is None or inside.get() is not None:
+            return await wait()
+        self.awaited = self.awaited or Counter()
+        self.awaited[name] += 1
+        number = self.awaited[name]
+        if (before := flows.waits_of(token, self.mask, self, new=False)) is not None:
+            await before.give_up_wait_again(name, number)
+        try:
+            return await wait()
+        except anyio.get_cancelled_exc_class():
+            if (way := flows.limits.gave_up_here()) is not None:
+                with suppress(AttemptOver):
+                    waits = flows.waits_of(token, self.mask, self, new=True)
+                    if waits is not None:
+                        waits.gave_up_wait(name, number, way)
+            raise
 
     def begin_again(self, token: int, args: dict[str, Any]) -> Again:
         """Note that the body is going to begin anew. Raises RuntimeError where there is no body."""

@@ -12,11 +12,13 @@ Rules:
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Never, ParamSpec, TypeVar, overload
 from uuid import UUID
 
 import msgspec
 
+from ...actors.records.step import APPROVAL
 from ...actors.spec.schema import plain_problem
 from ...actors.times import Duration, seconds
 from ...actors.user_code import plain, plain_text, shown
@@ -392,7 +394,8 @@ class TaskContext:
         connection = self._connection
         approvals = connection.known_approvals(thread=False)
         connection.keep_out_secrets(name, "the approval's name")
-        asked = _named(approvals.decision(self.token, name, rule_of(rule, settings), connection), "approval", name)
+        ask = partial(approvals.decision, self.token, name, rule_of(rule, settings), connection)
+        asked = _named(connection.awaiting(self.token, f"{APPROVAL}{name}", ask), "approval", name)
         return _named(_decided(asked), "approval", name)
 
     def wait_for_approval(self, name: str, rule: Approval | None = None, **settings: Any) -> tuple[Decision, ...]:

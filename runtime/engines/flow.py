@@ -132,6 +132,7 @@ class Flow:
         self._count = len(self._kept)
         self._versions: dict[str, int] = {}
         self._suspended: dict[tuple[str, int], tuple[float, Limit]] = {}  # calls that are to be given up again
+        self._waits: dict[tuple[str, int], int] = {}  # keys of rows of given-up waits that are no steps
         self._unsure: dict[tuple[str, str], int] = {}  # keys of sends that were given up, by name and call
         self._asked: set[tuple[str, int]] = set()  # steps of receives for which no message was there
         self._uses = 0  # of tools, by tries of steps
@@ -914,6 +915,28 @@ class Flow:
         finally:
             self._suspended.pop(place, None)
         raise AssertionError("a body that stays is cancelled there")
+
+    async def give_up_wait_again(self, name: str, number: int) -> None:
+        """Be given up again where the body has given up a wait that is no step: its call of that name and number."""
+        row = self._kept.at(name, number)
+        if self._suspended:
+            self._end_limits()
+        if row is None:
+            return
+        if row.given_up is not None and not self._is_earlier(row):
+            await self._give_up_again(row)
+        self._waits[name, number] = row.key
+
+    def gave_up_wait(self, name: str, number: int, way: str) -> None:
+        """Persist that the body has given up a wait that is no step. way: as in `StepRecord`."""
+        now = self.flows.now()
+        key = self._waits.get((name, number), 0)
+        row = StepRecord(
+            key=key, flow=0, task=0, task_id="", name=name, number=number, function=name, branch=not self._in_order,
+            began_at=now, tries=0, cancelled_at=now, given_up=way,
+        )  # fmt: skip
+        self._count += not key
+        self.flows.keep_later(self.token, row)
 
     def _end_limits(self) -> None:
         """End the limits of calls that are to be given up again, if all that had ended before was asked for."""

@@ -49,6 +49,10 @@ class KeptSteps:
         self._calls[name, call].popleft()
         return self._rows.pop((name, first.number))
 
+    def at(self, name: str, number: int) -> StepRecord | None:
+        """Remove and return the step of that name and number; None if there is none."""
+        return self._rows.pop((name, number), None)
+
     def remove(self, row: StepRecord) -> None:
         """Remove a step that `next_in_order` has returned."""
         del self._rows[row.name, row.number]

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from ...actors.messages.errors import FlowChanged
     from ..text.secrets import Mask
     from .connection import Connection
+    from .flow_port import BodyLimits
     from .receiving import Wanted
 
 P = ParamSpec("P")
@@ -154,6 +155,18 @@ class Flow(Protocol):
         ...
 
 
+class GivenUpWaits(Protocol):
+    """The waits of one attempt's body that are no steps, and that it has given up (`flow.py`)."""
+
+    async def give_up_wait_again(self, name: str, number: int) -> None:
+        """Be given up again if the body has given up its wait of that name and number before."""
+        ...
+
+    def gave_up_wait(self, name: str, number: int, way: str) -> None:
+        """Persist that the body has given up a wait. way: as in `StepRecord.given_up`."""
+        ...
+
+
 class FlowSource(Protocol):
     """Gives each body its flow."""
 
@@ -162,6 +175,19 @@ class FlowSource(Protocol):
 
         Raises AttemptOver if the attempt has ended.
         """
+        ...
+
+    def waits_of(
+        self, token: int, mask: Mask | None, connection: Connection | None, *, new: bool
+    ) -> GivenUpWaits | None:
+        """The flow of the attempt under that token, for waits that are no steps. new: also if its body has taken no
+        step, and no step of it is kept. Raises AttemptOver as `of` does.
+        """
+        ...
+
+    @property
+    def limits(self) -> BodyLimits:
+        """Finds the scopes and time limits of the body around a call. Only on the loop."""
         ...
 
     def changed(self, token: int, /) -> FlowChanged | None:

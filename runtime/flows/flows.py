@@ -219,6 +219,13 @@ class Flows:
                 self._leaving[token] = wait
         return flow
 
+    def waits_of(self, token: int, mask: Mask | None, connection: Connection | None, *, new: bool) -> Flow | None:
+        """The flow of the attempt under that token, for waits that are no steps. new: also if its body has taken no
+        step, and no step of it is kept. Raises AttemptOver as `of` does.
+        """
+        known = new or token in self._flows or self._kept.get(token)
+        return self.of(token, mask, connection) if known else None
+
     def changed(self, token: int) -> FlowChanged | None:
         """The error of a call of that attempt's body that the kept steps contradict; None if there was none."""
         flow = self._flows.get(token)

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     from ...actors.messages.errors import FlowChanged
     from ..engines.connection import Connection
+    from ..engines.flow_port import BodyLimits
     from ..engines.receiving import Wanted
-    from ..engines.steps import Flow, FlowSource, Step
+    from ..engines.steps import Flow, FlowSource, GivenUpWaits, Step
     from ..text.secrets import Mask
     from .engine import EngineWorld
     from .scripts import Script
@@ -47,6 +48,17 @@ class ScriptedFlows:
         """The flow of the attempt under that token. Raises AttemptOver if the attempt has ended."""
         flow = self._source.of(token, mask, connection)
         return _ScriptedFlow(flow, self._scripted) if self._scripts.of_steps else flow
+
+    def waits_of(
+        self, token: int, mask: Mask | None, connection: Connection | None, *, new: bool
+    ) -> GivenUpWaits | None:
+        """The flow of that attempt, for waits that are no steps; see `FlowSource`."""
+        return self._source.waits_of(token, mask, connection, new=new)
+
+    @property
+    def limits(self) -> BodyLimits:
+        """Finds the scopes and time limits of the body around a call."""
+        return self._source.limits
 
     def changed(self, token: int) -> FlowChanged | None:
         """The error of a call of that attempt's body that the kept steps contradict; None if there was none."""

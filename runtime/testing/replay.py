@@ -164,14 +164,16 @@ class _Progress:
         self.at: list[str] = []
         self.changed: list[FlowChanged] = []
         self.failures: list[StepRecord] = []  # that were raised again
+        self.gave_up = False  # again, what it had given up
         self._answers = answers
         self._used: set[str] = set()
 
     def take(self, row: StepRecord) -> None:
         """The body asks for a step."""
-        if row.ended_at is not None:
+        if row.ended_at is not None or row.given_up is not None:
             self.asked.append(row.label)
-            if row.failed:
+            self.gave_up = self.gave_up or row.given_up is not None
+            if row.ended_at is not None and row.failed:
                 self.failures.append(row)
 
     def answer(self, row: StepRecord) -> tuple[Any] | None:
@@ -239,10 +241,13 @@ class _ReplayedFlow(Flow):
 
     def _place(self, name: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepRecord | FlowChanged:
         found = super()._place(name, path, args, kwargs)
-        if isinstance(found, FlowChanged):
-            self._progress.changed.append(found)
-        else:
+        if not isinstance(found, FlowChanged):
             self._progress.take(found)
+        return found
+
+    def _has_changed(self, text: str) -> FlowChanged:
+        found = super()._has_changed(text)
+        self._progress.changed.append(found)
         return found
 
     def _own(self, name: str, argument: object = None) -> StepRecord:
@@ -333,6 +338,9 @@ class _Port:
             )
         return self.flow
 
+    def waits_of(self, token: int, mask: Mask | None, connection: Connection | None, *, new: bool) -> Flow | None:  # noqa: ARG002
+        return self.of(token, mask, connection)
+
     def changed(self, _token: int) -> FlowChanged | None:
         return None if self.flow is None else self.flow.changed
 
@@ -383,11 +391,12 @@ class _Port:
 
     def take(self, token: int, request: MessageRequest, over: Callable[..., object]) -> None:  # noqa: ARG002 - as above
         row = request.step
+        key = row.key or next(self._keys)
         if (found := self._progress.answer(row)) is None:
             self._progress.at.append(row.label)
+            over(replace(row, key=key), None)  # there is no message: the body waits
             return
         value = msgspec.Raw(msgspec.json.encode(found[0]))
-        key = row.key or next(self._keys)
         over(replace(row, key=key, ended_at=self._last, due_at=None, message=key, raw_result=value), None)
 
     async def message(self, token: int, name: str, until: float | None) -> None:  # noqa: ARG002 - as above
@@ -564,6 +573,8 @@ class _Run:
         if (parts := _parts(error)) is not None:
             return all(map(self._explained, parts))
         if isinstance(error, _OF_HISTORY) or type_name(error) == self._history.error_type:
+            return True
+        if self._progress.gave_up and isinstance(error, TimeoutError):
             return True
         kept = [again(row) for row in self._progress.failures]
         return any(type(error) is type(one) and text_of(error) == text_of(one) for one in kept)

@@ -140,6 +140,11 @@ class FlowProxy:
             )
         return self._flow
 
+    def waits_of(self, token: int, mask: Mask | None, connection: Connection | None, *, new: bool) -> Flow | None:
+        """The flow of the body, for waits that are no steps. new: also if it has taken no step, and none is kept."""
+        known = new or self._flow is not None or self._facts.kept
+        return self.of(token, mask, connection) if known else None
+
     # -- for the flow --------------------------------------------------------------------------------------------------
 
     @property

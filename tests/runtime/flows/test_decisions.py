@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 from tests.runtime.flows.helpers import result
 from tests.waiting import until
@@ -27,6 +28,8 @@ from callboard import (
     Workstream,
     step,
 )
+from callboard.errors import FlowChanged
+from callboard.testing import check_replay
 
 pytestmark = pytest.mark.anyio
 HOUR = 3600.0
@@ -59,9 +62,16 @@ async def refused() -> None:
     raise ConnectionError
 
 
+async def child(task: TaskContext) -> str:
+    job = await task.submit(Workstream("c", tasks=[Task("t", receive="go")]), name="child")
+    return (await job.wait()).state
+
+
 CALLS: dict[str, Callable[[TaskContext], Any]] = {
     "a receive": lambda task: task.receive("paid"),
     "a sleep": lambda task: task.sleep(300),
+    "an approval": lambda task: task.approval("sign"),
+    "a child job": child,
     "a step": lambda _: endless(),
     "a step on a worker": lambda _: train(),
     "a step that uses its tool": lambda _: ask_model(),
@@ -73,6 +83,11 @@ CALLS: dict[str, Callable[[TaskContext], Any]] = {
 async def scope(seconds: float) -> AsyncIterator[None]:
     with anyio.move_on_after(seconds):
         yield
+
+
+@asynccontextmanager
+async def no_limit(_: float) -> AsyncIterator[None]:
+    yield
 
 
 @asynccontextmanager
@@ -141,6 +156,12 @@ async def test_a_replay_gives_up_what_the_body_gave_up(call: str, tmp_path: Path
             given_up = (await job.steps("t"))[0]
             assert (given_up.state, given_up.given_up is None) == ("cancelled", False)
             await job.send("paid", 7)
+            if call == "an approval":
+                await job.task("t").approve(approval="sign", by="ana")
+            if call == "a child job":
+                late = await runtime.job("j/t/child")
+                await late.send("go")
+                await late.wait()
         seconds[0], before = HOUR, list(ran)  # a replay does not wait for this limit
         async with Runtime(path, clock=clock, workers=WORKERS, tools=TOOLS) as runtime:
             runtime.task(name="body")(body)
@@ -152,6 +173,20 @@ async def test_a_replay_gives_up_what_the_body_gave_up(call: str, tmp_path: Path
             steps = await job.steps("t")
             assert [one.state for one in steps if one.key == given_up.key] == ["cancelled"]
             assert job.task("t").record.lost_attempts == 0
+
+
+async def test_a_kept_history_is_checked_against_code_that_gives_up_again(tmp_path: Path) -> None:
+    seconds = [0.01]
+    body = order(CALLS["a receive"], scope, seconds)
+    async with Runtime(tmp_path / "j.db") as runtime:
+        job = await start(runtime, body)
+        await waits_for(job, "on")
+        kept = await job.steps("t")
+    seconds[0] = HOUR
+    found = await anyio.to_thread.run_sync(check_replay, kept, body)
+    assert (found.asked, found.at, found.not_asked) == (("task.receive paid",), ("task.receive on",), ())
+    with pytest.raises(FlowChanged, match="was given up by its body"):
+        await anyio.to_thread.run_sync(check_replay, kept, order(CALLS["a receive"], no_limit, seconds))
 
 
 async def test_branches_replay_all_their_steps_before_their_limit_ends_again(tmp_path: Path) -> None:

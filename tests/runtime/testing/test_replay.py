@@ -215,9 +215,12 @@ def test_a_time_limit_around_what_is_not_kept_is_no_fault() -> None:
                 await task.receive("later")
 
     steps, _ = kept(limited)
-    found = check_replay(steps, limited)
+    found = check_replay([row for row in steps if row.given_up is None], limited)
     assert (found.asked, found.error) == (("charge",), None)
     assert found.at == ("task.receive never", "task.receive later")
+    whole = check_replay(steps, limited)  # with what the body had given up
+    assert (whole.asked, whole.at) == (("task.receive never", "charge", "task.receive later"), ())
+    assert isinstance(whole.error, ExceptionGroup)
 
 
 def test_what_is_no_history_no_body_or_no_end_is_refused(tmp_path: Path) -> None:
