@@ -16,6 +16,7 @@ import math
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -69,11 +70,12 @@ def limit(way: str, bases: Collection[Any]) -> Limit | None:
     place = int(text)
     if place >= len(own) or (kind == DEADLINE and own[place].deadline == math.inf):
         return None
-    return Limit(own[place].cancel if kind == CANCEL else lambda: _let_pass(own[place]), sole=_is_sole(own, place))
+    end = own[place].cancel if kind == CANCEL else partial(_let_pass, own[place], anyio.current_time())
+    return Limit(end, sole=_is_sole(own, place))
 
 
-def _let_pass(scope: Any) -> None:
-    scope.deadline = anyio.current_time()
+def _let_pass(scope: Any, now: float) -> None:
+    scope.deadline = now  # which is past when this is called, perhaps by a timer, which runs in no task
 
 
 def _scopes(bases: Collection[Any]) -> tuple[list[Any], list[Any]]:

@@ -61,6 +61,7 @@ from ...actors.spec.backoff import delay
 from ...actors.spec.limits import attempts
 from ...actors.spec.model import OF_PROCESSES
 from ...actors.user_code import is_a
+from ..dispatch.body_context import being_cancelled
 from ..functions.import_paths import NoPath, same_names, spoken
 from ..values import LARGEST, NotSerialisable, checked
 from . import step_errors
@@ -197,6 +198,7 @@ class Flow:
         calls: list[Coroutine[Any, Any, Any]] = []
         results: list[Any] = [None] * len(items)
         failures: dict[int, Exception] = {}
+        ended: set[int] = set()
         places = anyio.Semaphore(len(items) or 1 if most is None else most)
 
         async def run(index: int) -> None:
@@ -205,12 +207,16 @@ class Flow:
                     results[index] = await calls[index]
                 except Exception as error:
                     failures[index] = error
+            ended.add(index)
 
         try:
             calls += (self.call(item.step, item.args_given, item.keywords_given) for item in items)
             async with anyio.create_task_group() as group:
                 for index in range(len(calls)):
                     group.start_soon(run, index)
+        except anyio.get_cancelled_exc_class():
+            if len(ended) < len(items) or not being_cancelled():  # asyncio itself does not cancel again
+                raise  # else all have ended and are kept, though a limit is over: as of a single step
         finally:
             for call in calls:
                 call.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -358,3 +359,38 @@ async def test_a_send_that_was_given_up_and_is_made_again_is_one_message(tmp_pat
         await waits_for(receiver, "paid")
         clock.advance(HOUR)
         assert await result(receiver) == [7, "no more"]
+
+
+async def test_parallel_steps_that_have_all_ended_are_returned_though_their_limit_is_over(tmp_path: Path) -> None:
+    path, decided = tmp_path / "j.db", []
+    entered, goes_on = threading.Event(), threading.Event()
+
+    def slow(number: int) -> int:
+        entered.set()
+        goes_on.wait(300)
+        return number
+
+    async def body(task: TaskContext) -> str:
+        got: list[int] = []
+        with anyio.CancelScope() as limit:
+            async with anyio.create_task_group() as group:
+                if not decided:  # else it would end it while the steps are replayed
+                    group.start_soon(end, limit)
+                got = await task.gather(step(slow).bind(1), step(slow).bind(2))
+        decided.append(got)
+        await task.receive("on")
+        return "done"
+
+    async def end(limit: anyio.CancelScope) -> None:
+        await until(entered.is_set)
+        limit.cancel()
+        goes_on.set()
+
+    async with Runtime(path) as runtime:
+        await waits_for(await start(runtime, body), "on")
+    async with Runtime(path) as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.job("j")
+        await job.send("on")
+        assert await result(job) == "done"
+    assert decided == [[1, 2], [1, 2]]

@@ -1065,3 +1065,21 @@ def test_a_plain_function_that_returns_a_coroutine_is_refused_as_in_a_runtime() 
         outcome = job.run()
     assert outcome.results == {"a": 7}
     assert "returned a coroutine, which a runtime does not run; declare it `async def`" in str(outcome.error)
+
+
+def test_a_limit_around_branches_that_was_over_is_over_again_after_a_crash() -> None:
+    async def body(task: TaskContext) -> str:
+        with anyio.move_on_after(5):
+            async with anyio.create_task_group() as group:
+                for name in "ab":
+                    group.start_soon(task.receive, name)
+        await task.receive("on")
+        return "late"
+
+    with Simulation(1) as sim:
+        sim.task(body, name="body")
+        job = sim.submit(Workstream("w", tasks=[Task("t", run="body")]))
+        sim.advance(10)
+        sim.crash()
+        job.send("on")
+        assert job.run(within=1).results == {"t": "late"}
