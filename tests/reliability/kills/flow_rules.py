@@ -2,7 +2,8 @@
 
 The rules
 - A step never runs again once the journal keeps its end, failures included; in one run of a body no step runs twice.
-- A body sees nothing that is not durable, and every replay sees the same as the run before.
+- A body sees nothing that is not durable, and every replay sees the same as the run before, decides by a time limit as
+  before.
 - A message is received once and never lost, those of one name from one sender in the order in which they were sent.
 - An approval is asked for once, a child job is submitted once.
 - Results and published values are those of an uninterrupted run.
@@ -22,7 +23,7 @@ from callboard.actors.records.task import TaskRecord
 from callboard.runtime.journal.contract import Stored
 
 from . import flow_scene
-from .flow_scene import ENTRIES, PAYMENTS, ROUNDS, engines_of, job_of, published_of, result_of
+from .flow_scene import ENTRIES, LIMITS, PAYMENTS, ROUNDS, engines_of, job_of, published_of, result_of
 from .outside import Operator, log_of, reading
 from .verdict import audited, checked, logged, nothing_left
 
@@ -129,7 +130,9 @@ class FlowRules:
 
     def _keep(self, reader: Stored) -> None:
         """Note which steps are durable by now."""
-        kept = [_line_of(job, row) for job in [*self._jobs(), "books", "rounds"] for row in _steps(reader, job)]
+        kept = [
+            _line_of(job, row) for job in [*self._jobs(), "books", "rounds", "limits"] for row in _steps(reader, job)
+        ]
         length = len(log_of(self._place))
         for line in filter(None, kept):
             self._kept.setdefault(line, length)
@@ -160,7 +163,7 @@ class FlowRules:
 
     def _early(self, reader: Stored, log: list[str]) -> Iterator[str]:
         """Values that a body has seen, and the journal does not keep (of `rounds` it keeps the present round only)."""
-        for job in [*self._jobs(), "books"]:
+        for job in [*self._jobs(), "books", "limits"]:
             rows = [row for row in _steps(reader, job) if row.ended_at is not None]
             durable = {row.label for row in rows} | {_line_of(job, row).partition(" did ")[2] for row in rows}
             task = _task(reader, job)
@@ -214,6 +217,14 @@ class FlowRules:
         task = _task(reader, "rounds")
         if task is None or (task.result, task.rounds) != (ROUNDS, ROUNDS - 1):
             self._note(DIFFERENT, iter([f"rounds ended as {task}"]))
+        task, rows = _task(reader, "limits"), _steps(reader, "limits")
+        decided = [row.result for row in rows if row.name.startswith("decided-")]
+        if task is None or task.result != decided or len(decided) != LIMITS:
+            self._note(DIFFERENT, iter([f"limits ended as {task}, and has decided {decided}"]))
+        late = sum(row.given_up is not None for row in rows)
+        if late != sum(word.startswith("late") for word in decided):
+            self._note(DIFFERENT, iter([f"limits has given up {late} receives, and decided {decided}"]))
+        self.done["decisions by a limit that was over"] += late
 
     def _asked(self, reader: Stored) -> Iterator[str]:
         for job in self._orders:
@@ -234,7 +245,7 @@ class FlowRules:
                 yield f"{command.row.request_id} was refused: {command.answer.error}"
 
     def _count(self, reader: Stored) -> None:
-        for job in [*self._jobs(), "books", "paid", "rounds"]:
+        for job in [*self._jobs(), "books", "paid", "rounds", "limits"]:
             rows = _steps(reader, job)
             self.done["flows"] += 1
             self.done["steps kept"] += len(rows)

@@ -2,8 +2,8 @@
 
 Rules
 - `run(folder)` submits one order per engine, whose body is a flow, the flow `books`, to which all orders send,
-  `rounds`, which begins anew several times, and `paid`, which only waits for a message. Run again after a kill it goes
-  on.
+  `rounds`, which begins anew several times, `limits`, which decides by time limits, and `paid`, which only waits for a
+  message. Run again after a kill it goes on.
 - A step's function writes "JOB did WHAT" into `folder/log`, synced at once: so the log shows what really ran,
   independent of the journal. Each WHAT is done once in an uninterrupted run, and is the step's result, or its error.
 - A body writes "JOB began TOKEN" in its first line, and "JOB saw WHAT = JSON" whenever a step gave it a value: WHAT is
@@ -38,8 +38,12 @@ ENTRIES = (1, 2, 3)
 """The numbers of the messages that each order sends to `books`."""
 ROUNDS = 4
 """How often `rounds` begins."""
+LIMITS = 5
+"""How often `limits` decides."""
 TRIES = 2
 """How often the step `flaky` fails before it succeeds."""
+LIMIT = 0.02
+"""Seconds for which `limits` waits for a message."""
 WAIT = 0.03
 """Seconds that an order sleeps."""
 DEFAULTS = Defaults(max_losses=10_000)  # a task that is lost by kills must not fail
@@ -236,6 +240,25 @@ async def rounds(task: TaskContext) -> int:
     return number if number == ROUNDS else task.again(round=number + 1)
 
 
+async def limits(task: TaskContext) -> list[str]:
+    """A flow that waits for messages which come about when its time limit is over."""
+    saw, job, decisions = Seen(task), task.job_id, list[str]()
+
+    async def tick() -> None:
+        await task.sleep(LIMIT)
+        await task.send(job, "tick", "in time")
+
+    for number in range(LIMITS):
+        async with anyio.create_task_group() as group:
+            group.start_soon(tick)
+            decision = "late"
+            with anyio.move_on_after(LIMIT):
+                decision = await task.receive("tick")
+            decided = step(work.func, name=f"decided-{number}")
+            decisions.append(saw(decided.name, await task.step(decided, job, f"{decision}-{number}")))
+    return decisions
+
+
 # -- running -----------------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +277,7 @@ def workstreams(*, processes: bool, ray: bool = False) -> dict[str, Workstream]:
         found[job_of(engine)] = Workstream(job_of(engine), tasks=tasks, defaults=DEFAULTS)
     entries = {"entries": len(ENTRIES) * len(engines)}
     found["books"] = Workstream("books", tasks=[Task("books", run=books, args=entries)], defaults=DEFAULTS)
+    found["limits"] = Workstream("limits", tasks=[Task("limits", run=limits)], defaults=DEFAULTS)
     found["paid"] = Workstream("paid", tasks=[Task("paid", receive="payment")], defaults=DEFAULTS)
     found["rounds"] = Workstream("rounds", tasks=[Task("rounds", run=rounds, args={"round": 1})], defaults=DEFAULTS)
     return found

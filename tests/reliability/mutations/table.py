@@ -187,7 +187,7 @@ IN_FLOWS = (
         "        return None if first is None or self._lacks_before(first) else first\n",
         "        return first\n",
         "flows",
-        seed=8,
+        seed=43,
     ),
     Mutation(
         "a body goes on before its step is durable",
@@ -216,8 +216,8 @@ IN_FLOWS = (
     ),
     Mutation(
         "a flow that is replayed sends under another key",
-        'request_id=f"{SEND}{row.key}"',
-        'request_id=f"{SEND}{row.key}{self.token}"',
+        'request_id=f"{SEND}{row.message or row.key}"',
+        'request_id=f"{SEND}{row.message or row.key}{self.token}"',
         "flows",
         seed=4,
     ),
@@ -226,7 +226,13 @@ IN_FLOWS = (
         "        gate.used -= 1\n        if gate.waiting:\n",
         "        if gate.waiting:\n",
         "flows",
-        seed=1,
+        seed=7,
+    ),
+    Mutation(
+        "a wait that its body gave up is not kept as given up",
+        "cancelled_at=now, given_up=way, tool_use=None",
+        "cancelled_at=now, given_up=None, tool_use=None",
+        "flows",
     ),
 )
 """Bugs of durable steps and of messages, for `simulation/flows.py`."""

@@ -2,13 +2,13 @@
 
 A flow is drawn from its seed: a program of steps, loops, parallel steps, branches of a task group, sleeps, failures
 that are caught and compensated, receives with and without a time limit, approvals, child jobs, messages to another
-flow, and further rounds (`task.again`). That other flow listens, and begins anew after every three messages. The
-runtime is killed between any two steps of the simulation, and the code may have one step more, and another one less,
-from then on. Messages come at random, some of them twice under one request id, from handles and through the inbox, also
-while no runtime lives; people decide approvals, pause and cancel; the journal is slow, or fails, workers die. A flow
-that has ended may run again from one of its steps on, under the same faults. The functions of the steps, and the body,
-look into the journal meanwhile. With every second seed the steps have a tool, whose limit and breaker hold; with every
-third they run on a worker of their own, which dies, too.
+flow, time limits around several of these, races of two receives, and further rounds (`task.again`). That other flow
+listens, and begins anew after every three messages. The runtime is killed between any two steps of the simulation, and
+the code may have one step more, and another one less, from then on. Messages come at random, some of them twice under
+one request id, from handles and through the inbox, also while no runtime lives; people decide approvals, pause and
+cancel; the journal is slow, or fails, workers die. A flow that has ended may run again from one of its steps on, under
+the same faults. The functions of the steps, and the body, look into the journal meanwhile. With every second seed the
+steps have a tool, whose limit and breaker hold; with every third they run on a worker of their own, which dies, too.
 
 One seed again, with its trace: `PYTHONPATH=src python -m tests.reliability.simulation.flows 42 43`.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -25,6 +25,7 @@ from typing import Any
 import anyio
 
 from callboard import Breaker, Retry, Task, TaskContext, Tool, Worker, Workstream, step
+from callboard.actors.records.step import StepRecord
 from callboard.errors import ApprovalRejected, InvalidTransitionError, MessageInvalid, ReceiveTimeout
 from callboard.runtime.testing.scripted import WORKERS
 from callboard.testing import Simulation
@@ -49,31 +50,41 @@ KINDS = (
     "child",
     "send",
 )
+LIMITED = ("step", "gather", "sleep", "undo", "receive", "timely", "patient", "typed", "tried", "send")
+"""What may be in a limit."""
+IN_TIME, LATE = "in time", "late"
 RECEIVES = ("receive", "timely", "patient", "typed")
+NESTED = ("loop", "loop", "branches", "branches", "limit", "limit")
+LIMITS = (1.0, 2.0, 3.0, 30.0, 4000.0)
+"""Seconds, of which many are those that a step takes."""
 LONG = 1_000
 """Rounds of faults, after which a flow that has not ended never will."""
 total: Counter[str] = Counter()
 """What happened in all runs of this process."""
 
 
-def make(r: Random, depth: int = 2, path: str = "", branch: str = "") -> Program:
+def make(r: Random, depth: int = 2, path: str = "", branch: str = "", kinds: Sequence[str] = KINDS) -> Program:
     """A random program. Each operation has a path of its own, which is the argument of its steps.
 
     branch: of a task group, whose receives take messages of names of their own: branches may exchange no others.
+    kinds: of what it may do once.
     """
-    kinds = [*KINDS, *(["loop", "loop", "branches", "branches"] if depth else [])]
     made: Program = []
     for number in range(r.randint(1, 4)):
-        kind, at = r.choice(kinds), f"{path}.{number}"
+        kind, at = r.choice([*kinds, *(NESTED if depth else []), "race"]), f"{path}.{number}"
         more: Any = r.randint(2, 4)
         if kind == "sleep":
             more = r.choice((1.0, 40.0, 7200.0))
         elif kind in RECEIVES:
             more = [branch or r.choice("ab"), r.choice((30.0, 4000.0))]
         elif kind == "loop":
-            more = make(r, depth - 1, at, branch)
+            more = make(r, depth - 1, at, branch, kinds)
         elif kind == "branches":
-            more = [make(r, 0, f"{at}.{n}", f"of {at}.{n}") for n in range(r.randint(2, 3))]
+            more = [make(r, 0, f"{at}.{n}", f"of {at}.{n}", kinds) for n in range(r.randint(2, 3))]
+        elif kind == "limit":
+            more = [r.random() < 0.5, r.choice(LIMITS), make(r, depth - 1, at, branch, LIMITED)]
+        elif kind == "race":
+            more = [f"{branch} {name}" if branch else name for name in "ab"]
         made.append([kind, at, more])
     return made
 
@@ -85,6 +96,10 @@ def names_of(program: Program) -> Iterator[str]:
             yield more[0]
         elif kind == "loop":
             yield from names_of(more)
+        elif kind == "limit":
+            yield from names_of(more[2])
+        elif kind == "race":
+            yield from more
         elif kind == "branches":
             for one in more:
                 yield from names_of(one)
@@ -95,7 +110,7 @@ def expected(program: Program, turn: str = "") -> list[str]:
     seen: list[str] = []
     for kind, path, more in program:
         at = f"{path}{turn}"
-        if kind in {"step", "flaky", "child", "send", "approval", *RECEIVES}:
+        if kind in {"step", "tried", "child", "send", "approval", "limit", "race", *RECEIVES}:
             seen.append(at)
         elif kind == "gather":
             seen += (f"{at}:{n}" for n in range(more))
@@ -112,6 +127,12 @@ def expected(program: Program, turn: str = "") -> list[str]:
 async def count(at: str) -> int:
     """How often a loop goes round."""
     return 1 + len(at) % 3
+
+
+@step
+async def decide(at: str) -> str:
+    """What follows a decision."""
+    return at
 
 
 @step
@@ -146,6 +167,7 @@ class Flow:
         self.places: dict[Any, str] = {}  # by the value of a message: where the body got it
         self.gone = set[Any]()  # values of messages whose receives a later run has dropped
         self.wrong: list[str] = []
+        self.tries = Counter[str]()  # of steps that are tried again
         self.failed = set[str]()  # flaky steps that have failed: an attempt each
 
     # -- what the code of the flow sees --------------------------------------------------------------------------------
@@ -160,10 +182,26 @@ class Flow:
         rows = self.sim.job("j").task("t").steps()
         return [row.result for row in rows if row.state == "completed" and isinstance(row.result, str)]
 
+    def present(self) -> list[StepRecord]:
+        """The steps that are durable and were taken, or given up, in the present round."""
+        task = self.sim.job("j").task("t")
+        now = task.record.key, task.record.failed_attempts + task.record.deferrals
+        return [row for row in task.steps() if (row.task, row.round) == now]
+
     def began(self, at: str) -> None:
         """The function of a step runs."""
         total["steps"] += 1
         self.must(at not in self.kept(), f"step {at} ran again, though it had completed")
+        gone = [row.label for row in self.present() if row.given_up is not None and row.given == ([at], {})]
+        self.must(not gone, f"step {at} ran again, though the body had given it up: {gone}")
+
+    async def decided(self, task: TaskContext, at: str, decision: str) -> str:
+        """The body has come to a decision by a limit, which is durable with the step after it."""
+        total[f"limits: {decision}" if decision in {IN_TIME, LATE} else "races"] += 1
+        await task.step(step(decide.func, name=f"decided {decision}"), at)
+        made = {row.name for row in self.present() if row.name.startswith("decided ") and row.result == at}
+        self.must(made <= {f"decided {decision}"}, f"decided at {at}: {made}, and in this replay {decision}")
+        return f"{at}={decision}"
 
     def told(self, at: str) -> str:
         """The body has got a result."""
@@ -182,6 +220,8 @@ class Flow:
             ]
             self.must(steps == [one.step for one in found], f"{value!r} is kept by the steps {steps}")
             self.must(self.places.setdefault(value, at) == at, f"{value!r} came at {self.places[value]} and at {at}")
+            gone = [row.label for row in self.present() if row.message in {one.key for one in found} and row.given_up]
+            self.must(not gone, f"the body got {value!r} by {gone}, which it had given up")
             self.must(value not in self.gone, f"{value!r} came again, after the receive of it was dropped")
         return f"{at}={value}"
 
@@ -228,6 +268,14 @@ class Flow:
                 raise OSError(at)  # which fails the attempt
             return at
 
+        @step(tool=self.tool, retry=Retry(max_attempts=3, base_delay=20.0, jitter=0.0))
+        async def tried(at: str) -> str:
+            self.began(at)
+            self.tries[at] += 1
+            if self.tries[at] < 3:
+                raise OSError(at)  # the second wait before its next try is durable
+            return at
+
         @step
         async def old(at: str) -> str:
             self.began(at)
@@ -250,6 +298,8 @@ class Flow:
         async def ask(kind: str, at: str) -> str:
             if kind == "flaky":
                 return self.told(await flaky(at))
+            if kind == "tried":
+                return self.told(await tried(at))
             if kind == "child":
                 child = await task.submit(
                     Workstream("c", tasks=[Task("c", run="child", args={"at": at})]), name=f"c{at}"
@@ -266,7 +316,7 @@ class Flow:
                 self.sent(f"{at}:{number}")
             return at
 
-        async def run(program: Program, turn: str = "") -> list[str]:
+        async def run(program: Program, turn: str = "") -> list[str]:  # noqa: PLR0912 - one for each kind
             seen: list[str] = []
             for kind, path, more in program:
                 at = f"{path}{turn}"
@@ -289,6 +339,10 @@ class Flow:
                         seen += await run(more, f"{turn}@{number}")
                 elif kind == "branches":
                     seen += await branches(more, turn)
+                elif kind == "limit":
+                    seen.append(await limit(at, *more, turn))
+                elif kind == "race":
+                    seen.append(await race(at, more))
                 elif kind in RECEIVES:
                     seen.append(await receive(kind, at, *more))
                 else:
@@ -305,6 +359,25 @@ class Flow:
                 for number, program in enumerate(programs):
                     group.start_soon(one, number, program)
             return [at for number in sorted(out) for at in out[number]]
+
+        async def limit(at: str, fails: bool, seconds: float, program: Program, turn: str) -> str:
+            seen: list[str] | None = None
+            with suppress(TimeoutError), (anyio.fail_after if fails else anyio.move_on_after)(seconds):
+                seen = await run(program, turn)
+            return await self.decided(task, at, LATE if seen is None else IN_TIME)
+
+        async def race(at: str, names: list[str]) -> str:
+            first: list[str] = []
+
+            async def one(name: str) -> None:
+                self.got(f"{at} {name}", await task.receive(name))
+                first.append(name)
+                group.cancel_scope.cancel()
+
+            async with anyio.create_task_group() as group:
+                for name in names:
+                    group.start_soon(one, name)
+            return await self.decided(task, at, " and ".join(sorted(first)))
 
         if self.longer:
             await task.step(step(count.func, name="added"), "added")
@@ -403,9 +476,15 @@ class World:
             sim.job("j").cancel()
 
     def resume(self) -> None:
-        """Resume the job, if it is paused."""
+        """Resume the job, if it is paused. One that was cancelled has a further run, in which limits decide anew."""
+        if self.sim.job("j").ended and self.has_decided():
+            return
         with suppress(InvalidTransitionError):
             self.sim.job("j").resume()
+
+    def has_decided(self) -> bool:
+        """Whether the flow has come to a decision by a limit."""
+        return any(row.name.startswith("decided ") for row in self.sim.job("j").task("t").steps())
 
     def disorder(self, crashes: int) -> None:
         """Faults and commands of people, between which the flow goes on."""
@@ -469,7 +548,8 @@ class World:
             assert [at.partition("=")[0] for at in result] == wanted
             assert record.rounds == flow.rounds
             rows = sim.job("j").task("t").steps()
-            for name in {row.name for row in rows}:
+            given_up = self.retries or any(row.given_up is not None for row in rows)
+            for name in {row.name for row in rows} if not given_up else ():  # else calls that are not made again
                 numbers = sorted(row.number for row in rows if row.name == name)
                 assert numbers == list(range(1, len(numbers) + 1)), f"the numbers of {name} have gaps: {numbers}"
         self.check_messages()
@@ -509,7 +589,11 @@ class World:
     def from_step(self) -> None:
         """Run the flow again from one of its steps on."""
         sim, flow = self.sim, self.flow
-        rows = [row for row in sim.job("j").task("t").steps() if not row.name.startswith("task.version")]
+        rows = sim.job("j").task("t").steps()
+        decided = self.has_decided()  # the next run may decide otherwise
+        anew = (row.key for row in rows if decided and (row.given_up is not None or row.failed))
+        first = min(anew, default=sys.maxsize)
+        rows = [row for row in rows if row.key <= first and not row.name.startswith("task.version")]
         if not rows:
             return
         sim.job("j").retry("t", from_step=self.r.choice(rows).label)
