@@ -25,6 +25,8 @@ Rules (DESIGN section 10)
   between two messages. A replay, in the round in which the body gave it up, does not ask for it again: the limit that
   ended it is ended at once, and another part of the body that cancelled it does so again. A function that runs is
   given up with its step; a step that is being persisted is not.
+- In a replay a kept step of a branch returns once the other branches have asked for those that had begun before it
+  ended, so that a branch that cancels the others does not do so before they have come as far as they had.
 - If other branches run in a scope that was over, the replay ends the scope when they have asked for all kept steps that
   had ended before. A body that has no such limit any more has changed (FlowChanged).
 - A wait between two tries above `DURABLE_WAIT` is journaled with its due time, and lends the slot.
@@ -42,6 +44,8 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from heapq import heapify, heappush
+from itertools import count
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import anyio
@@ -101,7 +105,9 @@ LONGEST_CALL = 2048
 """Bytes of the arguments of a step that are kept for people, as JSON. Of longer ones only the digest is kept."""
 SLEEP = "task.sleep"
 """The name of the steps that `task.sleep` takes."""
-_TURNS = 5  # of the loop, in which a call that is given up again is cancelled
+_TURNS = (
+    5  # of the loop, in which a call that is given up again is cancelled, and in which branches ask for their steps
+)
 
 
 class Flow:
@@ -136,6 +142,10 @@ class Flow:
         self._waits: dict[tuple[str, int], int] = {}  # keys of rows of given-up waits that are no steps
         self._unsure: dict[tuple[str, str], int] = {}  # keys of sends that were given up, by name and call
         self._asked: set[tuple[str, int]] = set()  # steps of receives for which no message was there
+        self._waiters: list[
+            tuple[float, int, anyio.Event]
+        ] = []  # kept steps that let others ask first: when they ended
+        self._arrivals = count()
         self._uses = 0  # of tools, by tries of steps
         self._runs = 0  # on workers, by tries of steps
         self.running = 0  # functions of steps that run now
@@ -413,7 +423,10 @@ class Flow:
             raise row
         if row.given_up is not None:
             await self._give_up_again(row)
-        return row if row.ended_at is not None else await self._run_new(step, row, args, kwargs)
+        if row.ended_at is None:
+            return await self._run_new(step, row, args, kwargs)
+        await self._in_turn(row.ended_at)
+        return row
 
     async def _run_new(
         self, step: Step[..., Any], row: StepRecord, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -617,6 +630,7 @@ class Flow:
             await self._gate(row, waits=True)
         while row.ended_at is None:
             row = await self._next(row, wanted)
+        await self._in_turn(row.ended_at)
         return await self._received(row, wanted)
 
     async def _next(self, row: StepRecord, wanted: Wanted) -> StepRecord:
@@ -698,6 +712,7 @@ class Flow:
             self._unsure[row.name, row.call] = row.message or row.key
             await self._give_up_again(row)
         if row.ended_at is not None:
+            await self._in_turn(row.ended_at)
             _result_of(row)
             return
         await self._gate(row)
@@ -851,6 +866,7 @@ class Flow:
         if row.given_up is not None:
             await self._give_up_again(row)
         if row.ended_at is not None:
+            await self._in_turn(row.ended_at)
             return
         if not row.key:
             now = self.flows.now()
@@ -943,6 +959,31 @@ class Flow:
         )  # fmt: skip
         self._count += not key
         self.flows.keep_later(self.token, row)
+
+    async def _in_turn(self, ended_at: float) -> None:
+        """Let other branches ask first for the kept steps that had begun before that time, as far as they come to them
+        at once: what a branch does next (it cancels the others, perhaps) came after these.
+        """
+        if not self._kept.begun_before(ended_at):
+            return
+        waiter = ended_at, next(self._arrivals), anyio.Event()
+        heappush(self._waiters, waiter)
+        quiet = 0
+        try:
+            with anyio.CancelScope(shield=True):  # what has ended is returned
+                while quiet < _TURNS and self._kept.begun_before(ended_at):
+                    if self._waiters[0] is not waiter:  # only the first one looks, since there may be thousands
+                        await waiter[2].wait()
+                        continue
+                    left = len(self._kept)
+                    await anyio.lowlevel.checkpoint()
+                    quiet = quiet + 1 if len(self._kept) == left else 0
+        finally:
+            self._waiters.remove(waiter)
+            heapify(self._waiters)
+            if self._waiters:
+                self._waiters[0][2].set()
+        self._kept.pass_over(ended_at)
 
     def _end_limits(self) -> None:
         """End the limits of calls that are to be given up again, if all that had ended before was asked for."""

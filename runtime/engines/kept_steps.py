@@ -2,6 +2,7 @@
 
 Rules
 - A kept step is found by its name and its arguments; among equal calls the first one comes first.
+- When the steps began is known: a replay returns a result once those are called that had begun before it came.
 - A number that is missing before a kept step was that of a parallel call that was interrupted: the next new step of
   that name gets it.
 """
@@ -33,6 +34,7 @@ class KeptSteps:
             if not row.branch:
                 self._in_order.setdefault(name, deque()).append(number)
             self._calls.setdefault((name, row.call), deque()).append(number)
+        self._begun = deque(sorted((row.began_at, place) for place, row in self._rows.items()))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -40,6 +42,18 @@ class KeptSteps:
     def __iter__(self) -> Iterator[StepRecord]:
         """The steps that are left, by their names and numbers."""
         return iter(self._rows.values())
+
+    def begun_before(self, time: float) -> bool:
+        """Whether a step is left that had begun before that time."""
+        begun = self._begun
+        while begun and begun[0][1] not in self._rows:
+            begun.popleft()
+        return bool(begun) and begun[0][0] < time
+
+    def pass_over(self, time: float) -> None:
+        """Do not wait any more for the steps that had begun before that time: the body does not call them."""
+        while self.begun_before(time):
+            self._begun.popleft()
 
     def take(self, name: str, call: str) -> StepRecord | None:
         """Remove and return the first step of that name and call; None if there is none."""

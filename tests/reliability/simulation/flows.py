@@ -55,6 +55,8 @@ LIMITED = ("step", "gather", "sleep", "undo", "receive", "timely", "patient", "t
 IN_TIME, LATE = "in time", "late"
 RECEIVES = ("receive", "timely", "patient", "typed")
 NESTED = ("loop", "loop", "branches", "branches", "limit", "limit")
+WAYS = ("fail", "move on", "timer")
+"""How a body limits what it waits for."""
 LIMITS = (1.0, 2.0, 3.0, 30.0, 4000.0)
 """Seconds, of which many are those that a step takes."""
 LONG = 1_000
@@ -82,7 +84,7 @@ def make(r: Random, depth: int = 2, path: str = "", branch: str = "", kinds: Seq
         elif kind == "branches":
             more = [make(r, 0, f"{at}.{n}", f"of {at}.{n}", kinds) for n in range(r.randint(2, 3))]
         elif kind == "limit":
-            more = [r.random() < 0.5, r.choice(LIMITS), make(r, depth - 1, at, branch, LIMITED)]
+            more = [r.choice(WAYS), r.choice(LIMITS), make(r, depth - 1, at, branch, LIMITED)]
         elif kind == "race":
             more = [f"{branch} {name}" if branch else name for name in "ab"]
         made.append([kind, at, more])
@@ -360,11 +362,21 @@ class Flow:
                     group.start_soon(one, number, program)
             return [at for number in sorted(out) for at in out[number]]
 
-        async def limit(at: str, fails: bool, seconds: float, program: Program, turn: str) -> str:
+        async def limit(at: str, way: str, seconds: float, program: Program, turn: str) -> str:
             seen: list[str] | None = None
-            with suppress(TimeoutError), (anyio.fail_after if fails else anyio.move_on_after)(seconds):
-                seen = await run(program, turn)
+            if way == "timer":
+                async with anyio.create_task_group() as group:
+                    group.start_soon(cancel, group.cancel_scope, seconds)
+                    seen = await run(program, turn)
+                    group.cancel_scope.cancel()
+            else:
+                with suppress(TimeoutError), (anyio.fail_after if way == "fail" else anyio.move_on_after)(seconds):
+                    seen = await run(program, turn)
             return await self.decided(task, at, LATE if seen is None else IN_TIME)
+
+        async def cancel(scope: anyio.CancelScope, seconds: float) -> None:
+            await task.sleep(seconds)
+            scope.cancel()
 
         async def race(at: str, names: list[str]) -> str:
             first: list[str] = []
@@ -548,8 +560,7 @@ class World:
             assert [at.partition("=")[0] for at in result] == wanted
             assert record.rounds == flow.rounds
             rows = sim.job("j").task("t").steps()
-            given_up = self.retries or any(row.given_up is not None for row in rows)
-            for name in {row.name for row in rows} if not given_up else ():  # else calls that are not made again
+            for name in {row.name for row in rows} if not self.has_decided() else ():  # else calls are not made again
                 numbers = sorted(row.number for row in rows if row.name == name)
                 assert numbers == list(range(1, len(numbers) + 1)), f"the numbers of {name} have gaps: {numbers}"
         self.check_messages()

@@ -394,3 +394,40 @@ async def test_parallel_steps_that_have_all_ended_are_returned_though_their_limi
         await job.send("on")
         assert await result(job) == "done"
     assert decided == [[1, 2], [1, 2]]
+
+
+async def test_a_branch_that_sleeps_and_then_cancels_the_others_does_so_after_their_kept_steps(tmp_path: Path) -> None:
+    path, clock = tmp_path / "j.db", VirtualClock()
+
+    async def body(task: TaskContext) -> list[Any]:
+        seen: list[Any] = []
+
+        async def timer() -> None:
+            await task.sleep(60)
+            group.cancel_scope.cancel()
+
+        async def branch() -> None:
+            seen.append(await task.receive("paid"))
+            await anyio.lowlevel.checkpoint()
+            seen.append(await task.receive("paid"))
+            await task.receive("never")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(timer)
+            group.start_soon(branch)
+        await task.receive("on")
+        return [*seen, await task.receive("paid")]
+
+    async with Runtime(path, clock=clock) as runtime:
+        job = await start(runtime, body)
+        await job.send("paid", 1)
+        await job.send("paid", 2)
+        await waits_for(job, "never")
+        clock.advance(60)
+        await waits_for(job, "on")
+    async with Runtime(path, clock=clock) as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.job("j")
+        await job.send("paid", 3)
+        await job.send("on")
+        assert await result(job) == [1, 2, 3]
