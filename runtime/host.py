@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,6 @@ from ..actors.spec.model import Task, Workstream
 from ..actors.user_code import called, message_of, origins, set_traceback
 from ..actors.workers.workforce import Workforce
 from .calling import Calls
-from .dispatch.body_context import being_cancelled
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.timers import Timer
 from .dispatch.wall_timers import LONGEST_SLEEP, UtcTimer, UtcTimers
@@ -465,16 +464,28 @@ class KernelHost:
         *,
         request: Request | None = None,
         over: Callable[[], None] | None = None,
-        here: bool = False,
-        whole: bool = False,
     ) -> Any:
         """Send the kernel the command that `make(reply)` makes. Returns its answer, or raises its refusal.
 
         request: the user's key of the command. over: called when the command is answered, also if the caller no longer
-        waits, and when the host closes. here: begin the commit in this turn of the loop, unless others wait for
-        answers: then one commit is made for all of them. whole: a cancel of the caller does not end the wait, and is
-        raised where the caller waits next.
+        waits, and when the host closes.
+
         Raises RuntimeClosed if the host closes first: then only the journal knows whether the command took effect.
+        """
+        return await self.command(make, request=request, over=over).answered()
+
+    def command(
+        self,
+        make: Callable[[Reply], Message],
+        *,
+        request: Request | None = None,
+        over: Callable[[], None] | None = None,
+        here: bool = False,
+    ) -> KernelCommand:
+        """Send the kernel a command, as `ask` does, without waiting for its answer.
+
+        here: begin the commit in this turn of the loop, unless others wait for answers: then one commit is made for all
+        of them.
         """
         question = KernelCommand(self.dispatcher.waiter(), self._questions.discard, over)
         if self._closed:
@@ -485,16 +496,20 @@ class KernelHost:
             self.go_ahead()
             message = make(Reply(question.answer, request))
             deliver(self._tell_control if _overtakes(message) else self._inbox.tell, message)
-        try:
-            return await question.answered()
-        except anyio.get_cancelled_exc_class():
-            if not whole:
-                raise
-            with anyio.CancelScope(shield=True):
-                answer = await question.answered(self.dispatcher.waiter())
-            if being_cancelled():
-                return answer
-            raise  # asyncio itself has cancelled the caller, and does not do so again
+        return question
+
+    def order(self, make: Callable[[Reply], Message], over: Callable[[Any, Exception | None], object]) -> None:
+        """Send the kernel a command, and call `over` with its answer, its refusal, or RuntimeClosed."""
+
+        def answered() -> None:
+            over(*question.outcome)
+
+        question = KernelCommand(_NOBODY, self._questions.discard, answered)
+        if self._closed:
+            question.answer(None, closed("the runtime has closed", self._cause))
+        else:
+            self._questions.add(question)
+            self.tell(make(Reply(question.answer)))
 
     def close(self, cause: BaseException | None = None) -> None:
         """End all waits with RuntimeClosed. cause: the error that broke the runtime, if any."""
@@ -542,6 +557,17 @@ def _bare(error: Exception) -> Exception:
     return error
 
 
+class _Nobody:
+    """Waits for a command that nobody awaits."""
+
+    def set(self) -> None: ...
+
+    async def wait(self) -> None: ...
+
+
+_NOBODY = _Nobody()
+
+
 class KernelCommand:
     """A command to the kernel, and its answer."""
 
@@ -566,9 +592,18 @@ class KernelCommand:
             if self._over is not None:
                 self._over()
 
-    async def answered(self, waiter: Waiter | None = None) -> Any:
-        """Wait for the answer. Raises it if it is an error. waiter: for a second wait."""
-        self._waiter = waiter or self._waiter
+    @property
+    def outcome(self) -> tuple[Any, Exception | None]:
+        """The answer, and the error of a refusal."""
+        return self._value, self._error
+
+    def wait_again(self, waiter: Waiter) -> Awaitable[Any]:
+        """`answered` after a wait that was cancelled."""
+        self._waiter = waiter
+        return self.answered()
+
+    async def answered(self) -> Any:
+        """Wait for the answer. Raises it if it is an error."""
         if self._answered:
             await checkpoint()  # else a body whose journal is in memory would never let others run
         else:

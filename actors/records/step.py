@@ -62,7 +62,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     raw_arguments: MaybeRaw = msgspec.field(default=None, name="arguments")  # of the error, as JSON, if it can be made
     category: str | None = None  # of the error
     traceback: str | None = None
-    message: int | None = None  # of a receive: the key of the received message
+    message: int | None = None  # of a receive: the key of its message; of a send: of the step that it sends again
     tool: str | None = None  # the tool that its function uses
     tool_use: str | None = None  # "waits" for a unit of the tool, or "holds" one since it waited
     engine: str | None = None  # of the worker on which its function runs, unless it runs where its body does

@@ -30,8 +30,9 @@ _OPEN = ALIVE | BEATS
 def keep_step(task: TaskActor, message: KeepStep) -> None:
     """Persist a step of the running body, and answer with its record."""
     kernel = task.kernel
-    if message.step.cancelled_at is not None and kernel.drain_began is not None:
-        kernel.effect(Answer(message.reply, message.step))  # the step keeps waiting: the drain has stopped its body
+    step = message.step
+    if step.cancelled_at is not None and step.given_up is None and kernel.drain_began is not None:
+        kernel.effect(Answer(message.reply, step))  # the step keeps waiting: the drain has stopped its body
     elif may_keep(task, message.token):
         kernel.effect(Answer(message.reply, keep(task, message.step)))
     else:

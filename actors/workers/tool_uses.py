@@ -143,7 +143,8 @@ class ToolUses:
         if use is None:  # the tool is the one of its task, or its body has ended
             return
         if message.given_up is not None or (use.waits and (not use.held or message.ended.status == "gone")):
-            at = self.kernel.at if self.kernel.drain_began is None else None  # a drain has stopped it: it asks again
+            drains = message.given_up is None and self.kernel.drain_began is not None  # it asks again
+            at = None if drains else self.kernel.at
             self._keep(use, None, cancelled_at=at, given_up=message.given_up)
         self._free(use)
         self._judge(use, message.ended)

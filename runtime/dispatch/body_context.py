@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextvars
 import math
-import sys
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from inspect import iscoroutine
@@ -105,19 +104,6 @@ def inside(
                 step = coroutine.throw
     finally:
         del argument, awaitable, coroutine, step  # an error's traceback holds this frame
-
-
-def holds_group() -> bool:
-    """Whether a variable of the calling body holds a task group or time limit of asyncio: no scope shows these."""
-    import asyncio  # noqa: PLC0415 - loaded already where a body could have one
-
-    kinds = asyncio.TaskGroup, asyncio.Timeout
-    frame: types.FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and frame.f_code is not INSIDE:
-        if any(type(value) is kind for value in frame.f_locals.values() for kind in kinds):
-            return True
-        frame = frame.f_back
-    return False
 
 
 INSIDE = inside.__code__

@@ -5,21 +5,23 @@ Rules
   two messages is, and a replay must come to the same one. The scopes of its runner, and those around the runner, are
   the runtime's: a body that they cancel has given up nothing.
 - The way is kept as a text: `DEADLINE n` and `CANCEL n` (the n-th scope around the call, of which the innermost is 0,
-  was over or was cancelled), `ASYNCIO` (by asyncio itself, as `asyncio.timeout` does), or `OTHER`: another part of the
-  body cancelled it, and does so again in the replay.
+  was over or was cancelled), `ASYNCIO n` (the n-th time limit of asyncio, of which the outermost is 0, was over), or
+  `OTHER`: another part of the body cancelled the call, and does so again in the replay.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import sys
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import AsyncExitStack, ExitStack
+from types import MethodType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import anyio
+import anyio.lowlevel
 
 from ..loaded_modules import under_trio
 from .body_context import INSIDE, asyncio_scope, being_cancelled, insides, scope_around, trio_scope
@@ -29,18 +31,18 @@ if TYPE_CHECKING:
 
 DEADLINE, CANCEL, ASYNCIO, OTHER = "deadline", "cancel", "asyncio", "other"
 
-
-class Limit(NamedTuple):
-    """A scope or time limit of a body around one of its calls. end: ends what the limit holds.
-
-    sole: no other task of the body runs in it.
-    """
-
-    end: Callable[[], object]
-    sole: bool
+Limit: TypeAlias = Callable[[], object]
+"""Ends what a scope or time limit of a body holds."""
 
 
-def gave_up(bases: Collection[Any]) -> str | None:
+class Held(NamedTuple):
+    """Whether a body is inside a time limit, or a task group, of asyncio."""
+
+    limit: bool = False
+    group: bool = False
+
+
+async def gave_up(bases: Collection[Any]) -> str | None:
     """How the body has given up the call whose cancellation is being raised; None if the runtime ends the body.
 
     bases: the innermost scopes of the runners, in which bodies begin.
@@ -53,29 +55,37 @@ def gave_up(bases: Collection[Any]) -> str | None:
         place = cancelled[-1]
         if own[place].deadline <= anyio.current_time():
             return f"{DEADLINE} {place}"
-        return f"{CANCEL} {place}" if _is_sole(own, place) else OTHER
+        return f"{CANCEL} {place}" if _is_sole(own) else OTHER
     if being_cancelled():
         return None
-    return ASYNCIO if runtimes else OTHER
+    late = await expired_of_asyncio()
+    return OTHER if late is None else f"{ASYNCIO} {late}"
 
 
-def limit(way: str, bases: Collection[Any]) -> Limit | None:
-    """The limit by which the body gave up this call before; None if there is no such limit now."""
-    if way == OTHER:
-        return None
-    if way == ASYNCIO:
-        return None if under_trio() else _limit_of_asyncio()
-    own, _ = _scopes(bases)
+def _is_sole(scopes: list[Any]) -> bool:
+    """Whether the body has no other task that could have cancelled a scope. Under trio such a task may have ended."""
+    if under_trio():
+        import trio  # noqa: PLC0415 - only under trio, where it is loaded already
+
+        if trio.lowlevel.current_task().child_nurseries:
+            return False
+    return all(insides(scope) == 1 for scope in scopes)
+
+
+async def limit(way: str, bases: Collection[Any]) -> Limit | None:
+    """The limit by which the body gave up this call before, `way` is not `OTHER`; None if there is none now."""
     kind, text = way.split()
     place = int(text)
+    if kind == ASYNCIO:
+        return await _limit_of_asyncio(place)
+    own, _ = _scopes(bases)
     if place >= len(own) or (kind == DEADLINE and own[place].deadline == math.inf):
         return None
-    end = own[place].cancel if kind == CANCEL else partial(_let_pass, own[place], anyio.current_time())
-    return Limit(end, sole=_is_sole(own, place))
+    return own[place].cancel if kind == CANCEL else lambda: _let_pass(own[place])
 
 
-def _let_pass(scope: Any, now: float) -> None:
-    scope.deadline = now  # which is past when this is called, perhaps by a timer, which runs in no task
+def _let_pass(scope: Any) -> None:
+    scope.deadline = anyio.current_time()
 
 
 def _scopes(bases: Collection[Any]) -> tuple[list[Any], list[Any]]:
@@ -97,53 +107,84 @@ def _visible(scopes: list[Any]) -> Iterator[Any]:
             return
 
 
-def _is_sole(scopes: list[Any], place: int) -> bool:
-    """Whether no other task runs in the scope at that place."""
-    return all(insides(scope) == 1 for scope in scopes[: place + 1])
+async def held_of_asyncio() -> Held:
+    """What the body that runs here has entered of asyncio itself, which no scope shows."""
+    if under_trio():
+        return Held()
+    import asyncio  # noqa: PLC0415 - only where it is the loop
+
+    held = await _held_here((asyncio.Timeout, asyncio.TaskGroup))
+    groups = [one for one in held if isinstance(one, asyncio.TaskGroup)]
+    return Held(limit=len(held) > len(groups), group=bool(groups))
 
 
-def _limit_of_asyncio() -> Limit:
-    """The time limit of asyncio around the present call that ends first.
+async def expired_of_asyncio() -> int | None:
+    """The place of the first time limit of asyncio around the present call that is over."""
+    if under_trio():
+        return None
+    import asyncio  # noqa: PLC0415 - only where it is the loop
 
-    It is looked for when it is to be ended, when the body waits: only then the interpreter shows what the coroutines
-    of the body hold.
+    limits: list[asyncio.Timeout] = await _held_here((asyncio.Timeout,))
+    return next((place for place, one in enumerate(limits) if one.expired()), None)
+
+
+async def _limit_of_asyncio(place: int) -> Limit | None:
+    if under_trio():
+        return None
+    import asyncio  # noqa: PLC0415 - only where it is the loop
+
+    limits: list[asyncio.Timeout] = await _held_here((asyncio.Timeout,))
+    loop = asyncio.get_running_loop()
+    return None if place >= len(limits) else lambda: limits[place].reschedule(loop.time())
+
+
+async def _held_here(kinds: tuple[type, ...]) -> list[Any]:
+    """The objects of these kinds around the present call, the outermost first. It takes a turn of the loop: the
+    interpreter shows what a coroutine holds only while it waits.
     """
     import asyncio  # noqa: PLC0415 - only where it is the loop
 
-    task, body, loop = asyncio.current_task(), _coroutine_of_body(), asyncio.get_running_loop()
-
-    def end() -> None:
-        if task is None or task.done():
-            return
-        held = list(_held(body or task.get_coro(), (asyncio.Timeout, asyncio.TaskGroup)))
-        limits = [one for one in held if isinstance(one, asyncio.Timeout) and one.when() is not None]
-        if limits and not any(isinstance(one, asyncio.TaskGroup) for one in held):  # a group cancels it again itself
-            min(limits, key=lambda one: one.when() or 0.0).reschedule(loop.time())
-
-    return Limit(lambda: loop.call_soon(end), sole=True)
+    coroutine = _coroutine_here()
+    found: list[list[Any]] = []
+    asyncio.get_running_loop().call_soon(lambda: found.append(_held(coroutine, kinds)))
+    while not found:
+        await anyio.lowlevel.checkpoint()
+    return found[0]
 
 
-def _coroutine_of_body() -> Any:
-    """The coroutine of the body that runs here; None if another task than its runner's runs here."""
+def _coroutine_here() -> Any:
+    """The coroutine of the body that runs here, or of the task that it has started."""
+    import asyncio  # noqa: PLC0415 - only where it is the loop
+
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_code is not INSIDE:
         frame = frame.f_back
-    return None if frame is None else frame.f_locals["coroutine"]
+    task: Any = asyncio.current_task()
+    return task.get_coro() if frame is None else frame.f_locals["coroutine"]
 
 
-def _held(coroutine: Any, kinds: tuple[type, ...]) -> Iterator[Any]:
+def _held(coroutine: Any, kinds: tuple[type, ...]) -> list[Any]:
     """The objects of these kinds that a waiting coroutine, and those that it awaits, have entered or hold."""
+    held: dict[int, Any] = {}
     while coroutine is not None:
-        yield from {id(one): one for one in _entered(coroutine) if isinstance(one, kinds)}.values()
+        held |= {id(one): one for one in _entered(coroutine) if issubclass(type(one), kinds)}
         coroutine = getattr(coroutine, "cr_await", None)
+    return list(held.values())
 
 
 def _entered(frame: Any) -> Iterator[Any]:
-    """What a waiting coroutine or generator holds; also by context managers that are generators, and by exit stacks."""
+    """What a waiting coroutine or generator holds; also by context managers that are generators, and by exit stacks.
+
+    No attribute of users' objects is read: that could run any code.
+    """
     for one in gc.get_referents(frame):
-        owner = getattr(one, "__self__", one)
+        owner: Any = one.__self__ if type(one) is MethodType else one  # such as the `__aexit__` of what was entered
         yield owner
-        if isinstance(owner, AbstractContextManager | AbstractAsyncContextManager):
-            yield from _entered(getattr(owner, "gen", None))
-            for _, leave in getattr(owner, "_exit_callbacks", ()):
-                yield getattr(leave, "__self__", None)
+        if issubclass(type(owner), _OF_GENERATORS):
+            yield from _entered(owner.gen)
+        elif issubclass(type(owner), ExitStack | AsyncExitStack):
+            for _, leave in owner._exit_callbacks:
+                yield leave.__self__ if type(leave) is MethodType else leave
+
+
+_OF_GENERATORS: tuple[type, ...] = (getattr(contextlib, "_GeneratorContextManagerBase", type(None)),)

@@ -52,7 +52,6 @@ from .abandoned_threads import AbandonedThreads, running_body
 from .body_context import (
     asyncio_scope,
     being_cancelled,
-    holds_group,
     inside,
     insides,
     scope_around,
@@ -187,28 +186,27 @@ class RunnerPool:
         return present_task() in self._tasks
 
     def is_alone_here(self) -> bool:
-        """Whether the caller is a body itself, with no task group and no time limit around it.
-
-        A time limit of asyncio itself is seen only if a variable holds it (`async with asyncio.timeout(60) as limit`).
+        """Whether the caller is a body itself, with no task group and no time limit around it, but for those of asyncio
+        itself (`given_up.held_of_asyncio`).
         """
         runner = self._tasks.get(present_task())
-        return runner is not None and runner.is_alone() and not holds_group()
+        return runner is not None and runner.is_alone()
 
     def is_only_task_here(self) -> bool:
         """Whether the caller is a body itself, and no other task runs in the time limits and task groups around it.
 
-        A task that `asyncio.create_task` began is not seen.
+        A task that `asyncio.create_task` or a task group of asyncio began is not seen.
         """
         runner = self._tasks.get(present_task())
-        return runner is not None and runner.is_only_task() and not holds_group()
+        return runner is not None and runner.is_only_task()
 
-    def gave_up_here(self) -> str | None:
+    async def gave_up_here(self) -> str | None:
         """How the body has given up the call whose cancellation is being raised here (`given_up.py`)."""
-        return given_up.gave_up(self._bases)
+        return await given_up.gave_up(self._bases)
 
-    def limit_here(self, way: str) -> given_up.Limit | None:
+    async def limit_here(self, way: str) -> given_up.Limit | None:
         """The limit by which the body gave up this call before; None if there is no such limit now."""
-        return given_up.limit(way, self._bases)
+        return await given_up.limit(way, self._bases)
 
     def context_of(
         self, owner: str, context: contextvars.Context | None = None, adds: object = None

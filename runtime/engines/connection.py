@@ -11,9 +11,8 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import anyio
-
 from ...actors.messages.errors import AttemptOver, FlowAsleep, FlowChanged, Permanent, TaskCancelled
+from ..dispatch.uncut import is_cancellation
 from ..dispatch.waker import OwnLoop
 from .waiting import Waiter
 
@@ -211,12 +210,12 @@ class Connection:
             await before.give_up_wait_again(name, number)
         try:
             return await wait()
-        except anyio.get_cancelled_exc_class():
-            if (way := flows.limits.gave_up_here()) is not None:
+        except BaseException as error:
+            if is_cancellation(error) and (way := await flows.limits.gave_up_here()) is not None:
                 with suppress(AttemptOver):
                     waits = flows.waits_of(token, self.mask, self, new=True)
                     if waits is not None:
-                        waits.gave_up_wait(name, number, way)
+                        await waits.gave_up_wait(name, number, way)
             raise
 
     def begin_again(self, token: int, args: dict[str, Any]) -> Again:

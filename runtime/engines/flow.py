@@ -42,11 +42,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from heapq import heapify, heappush
 from itertools import count
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import anyio
 import msgspec
@@ -66,6 +67,8 @@ from ...actors.spec.limits import attempts
 from ...actors.spec.model import OF_PROCESSES
 from ...actors.user_code import is_a
 from ..dispatch.body_context import being_cancelled
+from ..dispatch.given_up import OTHER
+from ..dispatch.uncut import is_cancellation, uncut
 from ..functions.import_paths import NoPath, same_names, spoken
 from ..values import LARGEST, NotSerialisable, checked
 from . import step_errors
@@ -90,7 +93,6 @@ from .steps import (
 if TYPE_CHECKING:
     from random import Random
 
-    from ..dispatch.given_up import Limit
     from ..text.secrets import Mask
     from .connection import Connection
     from .flow_port import FlowPort
@@ -105,9 +107,11 @@ LONGEST_CALL = 2048
 """Bytes of the arguments of a step that are kept for people, as JSON. Of longer ones only the digest is kept."""
 SLEEP = "task.sleep"
 """The name of the steps that `task.sleep` takes."""
-_TURNS = (
-    5  # of the loop, in which a call that is given up again is cancelled, and in which branches ask for their steps
-)
+TURNS = 5
+"""Turns of the loop for which a replay lets other branches of the body ask for their kept steps."""
+QUIET = 1.0
+"""Seconds without a step after which such a limit ends, though the body has not asked for all that it asked for then.
+"""
 
 
 class Flow:
@@ -138,7 +142,8 @@ class Flow:
         self.began_empty = not self._kept
         self._count = len(self._kept)
         self._versions: dict[str, int] = {}
-        self._suspended: dict[tuple[str, int], tuple[float, Limit]] = {}  # calls that are to be given up again
+        self._suspended: list[_Suspended] = []  # calls that are to be given up again
+        self._busy = False  # the body has asked for a step meanwhile
         self._waits: dict[tuple[str, int], int] = {}  # keys of rows of given-up waits that are no steps
         self._unsure: dict[tuple[str, str], int] = {}  # keys of sends that were given up, by name and call
         self._asked: set[tuple[str, int]] = set()  # steps of receives for which no message was there
@@ -224,8 +229,8 @@ class Flow:
             async with anyio.create_task_group() as group:
                 for index in range(len(calls)):
                     group.start_soon(run, index)
-        except anyio.get_cancelled_exc_class():
-            if len(ended) < len(items) or not being_cancelled():  # asyncio itself does not cancel again
+        except BaseException as error:
+            if len(ended) < len(items) or not is_cancellation(error) or not being_cancelled():
                 raise  # else all have ended and are kept, though a limit is over: as of a single step
         finally:
             for call in calls:
@@ -352,7 +357,8 @@ class Flow:
         """Take the first kept step of that name and call. A branch may have been the last to ask for one."""
         found = self._kept.take(name, call)
         if self._suspended:
-            self._end_limits()
+            self._busy = True
+            self._release_suspended()
         return found
 
     def _is_earlier(self, row: StepRecord) -> bool:
@@ -375,7 +381,7 @@ class Flow:
             return self._new(name, name, call, None, branch=not self._in_order)
         if found.given_up is None or not self._is_earlier(found):
             return found
-        return _anew(found) if _is_receive(found) else msgspec.structs.replace(found, given_up=None, cancelled_at=None)
+        return _anew(found)
 
     def _shown_call(self, data: bytes | None) -> msgspec.Raw | None:
         """The arguments as they are kept for people; None if there is no JSON of them, or too much."""
@@ -487,7 +493,9 @@ class Flow:
             return now, error
         except BaseException as error:
             told = bool(row.due_at) or row.tool_use is not None
-            self._gave_up(msgspec.structs.replace(now, tries=row.tries), error, told=told)  # this try does not count
+            await self._gave_up(
+                msgspec.structs.replace(now, tries=row.tries), error, told=told
+            )  # this try does not count
             if use:
                 self._leave_tool(use, "cancelled")
             raise
@@ -503,7 +511,10 @@ class Flow:
         try:
             return use, await self.flows.use_tool(self.token, ToolRequest(use, tool, row))
         except BaseException as error:
-            self._leave_tool(use, "gone", given_up=self._way(error))
+            way = await self._way(error)
+            self._leave_tool(use, "gone", given_up=way)
+            if way is not None:
+                await self._settle()
             raise
 
     def _leave_tool(
@@ -578,9 +589,11 @@ class Flow:
             return await self._sent_to_worker(step, row, use, (args, kwargs), settled.append)
         except BaseException as error:
             if settled:  # the body has given up the wait for its slot
-                self._gave_up(settled[0], error, told=False)
+                await self._gave_up(settled[0], error, told=False)
             elif use:
                 self._leave_tool(use, "cancelled")
+            if await self._way(error) is not None:
+                await self._settle()  # what was persisted of the run
             raise
 
     async def _sent_to_worker(
@@ -646,7 +659,7 @@ class Flow:
             try:
                 await self.flows.message(self.token, wanted.name, row.due_at)
             except BaseException as error:
-                self._gave_up(row, error, told=True)
+                await self._gave_up(row, error, told=True)
                 raise
             now = self.flows.now()
         self._asked.add(place)
@@ -654,9 +667,7 @@ class Flow:
             row, keep = self._without(row, wanted, now), True
         receiving = Receiving()
         self.flows.take(self.token, MessageRequest(wanted.name, row, keep), receiving)
-        with anyio.CancelScope(shield=True):  # a message that has come is received, though a time limit is over now
-            return await receiving.row()
-        raise AssertionError("a shielded scope ends nothing")
+        return await uncut(receiving.row, _has_ended)  # a message that is there is received, though a limit is over
 
     def _without(self, row: StepRecord, wanted: Wanted, now: float) -> StepRecord:
         """The row of a receive whose time is over: the receive has failed, unless the body gave a default."""
@@ -718,8 +729,7 @@ class Flow:
         await self._gate(row)
         if not row.key:
             row = msgspec.structs.replace(row, began_at=self.flows.now(), message=sent)
-            with anyio.CancelScope(shield=True):  # else the body could go on without knowing the key of this step
-                row = await self._keep(row)
+            row = await self._keep(row)
         row = msgspec.structs.replace(row, began_at=row.began_at or self.flows.now(), cancelled_at=None, tries=1)
         await self._send_kept(row, msgspec.structs.replace(message, request_id=f"{SEND}{row.message or row.key}"))
 
@@ -732,7 +742,7 @@ class Flow:
             raise step_errors.again(failed) from error
         except BaseException as error:
             self._unsure[row.name, row.call] = row.message or row.key  # the next equal call sends under this key
-            self._gave_up(row, error, told=True)
+            await self._gave_up(row, error, told=True)
             raise
         await self._keep(self._success(row, None))
 
@@ -868,22 +878,20 @@ class Flow:
         if row.ended_at is not None:
             await self._in_turn(row.ended_at)
             return
-        if not row.key:
+        if not row.began_at:
             now = self.flows.now()
-            with anyio.CancelScope(shield=True):  # else a cancelled sleep could be kept without a known key
-                row = await self._keep(msgspec.structs.replace(row, began_at=now, due_at=now + seconds, tries=1))
+            row = await self._keep(msgspec.structs.replace(row, began_at=now, due_at=now + seconds, tries=1))
         row = await self._pause(row)
         self.flows.keep_later(self.token, msgspec.structs.replace(row, ended_at=self.flows.now()))
 
     async def _pause(self, row: StepRecord) -> StepRecord:
         """Wait until the due time of a step. Returns its row."""
         if row.cancelled_at is not None:
-            with anyio.CancelScope(shield=True):  # else the earlier cancel could be persisted after this
-                row = await self._keep(msgspec.structs.replace(row, cancelled_at=None))
+            row = await self._keep(msgspec.structs.replace(row, cancelled_at=None))
         try:
             await self.flows.pause(self.token, row.due_at or 0.0)
         except BaseException as error:
-            self._gave_up(row, error, told=True)
+            await self._gave_up(row, error, told=True)
             raise
         return row
 
@@ -894,62 +902,93 @@ class Flow:
         try:
             await self.flows.gate(self.token, waits=waits)
         except BaseException as error:
-            self._gave_up(row, error, told=False)
+            await self._gave_up(row, error, told=False)
             raise
 
-    def _way(self, error: BaseException) -> str | None:
+    async def _way(self, error: BaseException) -> str | None:
         """How the body has given up a call that is being cancelled; None if it has not. error: what ended the call."""
-        return self.flows.limits.gave_up_here() if is_a(error, anyio.get_cancelled_exc_class()) else None
+        return await self.flows.limits.gave_up_here() if is_cancellation(error) else None
 
-    def _gave_up(self, row: StepRecord, error: BaseException, *, told: bool) -> None:
+    async def _gave_up(self, row: StepRecord, error: BaseException, *, told: bool) -> None:
         """Persist that a call was given up, if the body has done that. error: what ended the call.
 
         told: the kept row says that the step waits. From now on it says that it waits no longer, whatever ended it.
         """
-        way = self._way(error)
+        way = await self._way(error)
         if way is not None or (told and row.key and not isinstance(error, Exception | FlowAsleep)):
             now = self.flows.now()
             cancelled = msgspec.structs.replace(
                 row, began_at=row.began_at or now, cancelled_at=now, given_up=way, tool_use=None, worker_use=None
             )
             self.flows.keep_later(self.token, cancelled)
+            if way is not None:
+                await self._settle()
+
+    async def _settle(self) -> None:
+        """Wait until it is durable that the body has given something up, which it may act upon from now on."""
+        with suppress(Exception):  # the attempt, or the runtime, has ended: the body does nothing more
+            await self.flows.settle(self.token)
 
     async def _give_up_again(self, row: StepRecord) -> NoReturn:
         """Be given up as before. row: of the call. Raises FlowChanged if nothing in the present body can do that."""
-        limits, place = self.flows.limits, (row.name, row.number)
-        limit = limits.limit_here(row.given_up or "")
-        if limit is None:
-            if limits.is_alone_here():
+        way = row.given_up or OTHER
+        if way != OTHER:
+            limit = await self.flows.limits.limit_here(way)
+            if limit is None:
                 raise self._has_changed(
                     f"step {row.label!r} of this flow was given up by its body (a time limit was over, or a scope was "
-                    "cancelled), and the body now waits for it without any: keep the limit, or decide by "
+                    "cancelled), and the body now waits for it without that limit: keep it, or decide by "
                     "task.version(...)"
                 )
-        elif limit.sole:
-            limit.end()
-        else:
-            self._suspended[place] = (row.cancelled_at or 0.0, limit)
-            self._end_limits()
-        try:
-            for _ in range(_TURNS):  # mostly it is cancelled here
-                await anyio.lowlevel.checkpoint()
-            await self.flows.stay(self.token)
-        finally:
-            self._suspended.pop(place, None)
+            await self._as_it_was(row.cancelled_at or 0.0)
+            limit()
+        for _ in range(4 * TURNS):  # mostly it is cancelled here
+            await anyio.lowlevel.checkpoint()
+        await self.flows.stay(self.token)
         raise AssertionError("a body that stays is cancelled there")
+
+    async def _as_it_was(self, at: float) -> None:
+        """Wait until the body has asked for all that had ended before, and its branches have done what they did."""
+        suspended = _Suspended(at, anyio.Event())
+        self._suspended.append(suspended)
+        try:
+            self._release_suspended()
+            if not suspended.over.is_set():
+                self.flows.after(QUIET, self._release_unless_busy)
+                await suspended.over.wait()
+        finally:
+            self._suspended.remove(suspended)
+        for _ in range(TURNS):
+            await anyio.lowlevel.checkpoint()
+
+    def _release_suspended(self) -> None:
+        """Let calls be given up again if all that had ended before was asked for."""
+        first = self._kept.first_decided(self._task, self._round)
+        for one in self._suspended:
+            if one.at <= first:
+                one.over.set()
+
+    def _release_unless_busy(self) -> None:
+        """Let them be given up, though steps that had ended before were not asked for, if none was asked for lately."""
+        busy, self._busy = self._busy, False
+        if busy and self._suspended:
+            self.flows.after(QUIET, self._release_unless_busy)
+        else:
+            for one in self._suspended:
+                one.over.set()
 
     async def give_up_wait_again(self, name: str, number: int) -> None:
         """Be given up again where the body has given up a wait that is no step: its call of that name and number."""
         row = self._kept.at(name, number)
         if self._suspended:
-            self._end_limits()
+            self._release_suspended()
         if row is None:
             return
         if row.given_up is not None and not self._is_earlier(row):
             await self._give_up_again(row)
         self._waits[name, number] = row.key
 
-    def gave_up_wait(self, name: str, number: int, way: str) -> None:
+    async def gave_up_wait(self, name: str, number: int, way: str) -> None:
         """Persist that the body has given up a wait that is no step. way: as in `StepRecord`."""
         now = self.flows.now()
         key = self._waits.get((name, number), 0)
@@ -959,6 +998,7 @@ class Flow:
         )  # fmt: skip
         self._count += not key
         self.flows.keep_later(self.token, row)
+        await self._settle()
 
     async def _in_turn(self, ended_at: float) -> None:
         """Let other branches ask first for the kept steps that had begun before that time, as far as they come to them
@@ -971,7 +1011,7 @@ class Flow:
         quiet = 0
         try:
             with anyio.CancelScope(shield=True):  # what has ended is returned
-                while quiet < _TURNS and self._kept.begun_before(ended_at):
+                while quiet < TURNS and self._kept.begun_before(ended_at):
                     if self._waiters[0] is not waiter:  # only the first one looks, since there may be thousands
                         await waiter[2].wait()
                         continue
@@ -985,12 +1025,12 @@ class Flow:
                 self._waiters[0][2].set()
         self._kept.pass_over(ended_at)
 
-    def _end_limits(self) -> None:
-        """End the limits of calls that are to be given up again, if all that had ended before was asked for."""
-        for place, (at, limit) in list(self._suspended.items()):
-            if all((row.ended_at or row.cancelled_at or at) >= at for row in self._kept):
-                del self._suspended[place]
-                self.flows.after(0.0, limit.end)
+
+class _Suspended(NamedTuple):
+    """A call that is to be given up again, as it was `at` that time. over: set when it may be."""
+
+    at: float
+    over: anyio.Event
 
 
 class StepRaised(Exception):  # noqa: N818 - it says what happened
@@ -1013,6 +1053,10 @@ def _anew(row: StepRecord) -> StepRecord:
         row, began_at=0.0, ended_at=None, due_at=None, cancelled_at=None, given_up=None, error=None, error_type=None,
         raw_arguments=None, category=None, traceback=None,
     )  # fmt: skip
+
+
+def _has_ended(row: StepRecord) -> bool:
+    return row.ended_at is not None
 
 
 def _is_receive(row: StepRecord) -> bool:

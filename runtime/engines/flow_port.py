@@ -72,6 +72,10 @@ class FlowPort(Protocol):
         """Finds the scopes and time limits of the body around a call. Only on the loop."""
         ...
 
+    async def settle(self, token: int) -> None:
+        """Wait until all that was told before is durable, by `keep_later` and `leave_tool`, and of runs on workers."""
+        ...
+
     async def stay(self, token: int) -> None:
         """Wait without a slot until the body cancels this."""
         ...
@@ -143,15 +147,11 @@ class FlowPort(Protocol):
 class BodyLimits(Protocol):
     """Finds the scopes and time limits around a call of a body, in the task that makes the call (`given_up.py`)."""
 
-    def is_alone_here(self) -> bool:
-        """Whether the caller is a body itself, with no task group and no time limit around it."""
-        ...
-
-    def gave_up_here(self) -> str | None:
+    async def gave_up_here(self) -> str | None:
         """How the body has given up the call whose cancellation is being raised; None if the runtime ends the body."""
         ...
 
-    def limit_here(self, way: str) -> Limit | None:
+    async def limit_here(self, way: str) -> Limit | None:
         """The limit by which the body gave up this call before; None if there is no such limit now."""
         ...
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class KeptSteps:
         self._missing: dict[str, deque[int]] = {}  # by name: numbers below the highest that no kept step has
         self._in_order: dict[str, deque[int]] = {}  # by name, the lowest first, of calls that the body itself made
         self._calls: dict[tuple[str, str], deque[int]] = {}  # by name and call, the lowest first, of all calls
+        self._times: deque[tuple[float, str, int]] | None = None  # of what was decided, made when it is needed
         for (name, number), row in self._rows.items():
             after = self._highest.get(name, 0) + 1
             if number != after:
@@ -70,6 +72,17 @@ class KeptSteps:
     def remove(self, row: StepRecord) -> None:
         """Remove a step that `next_in_order` has returned."""
         del self._rows[row.name, row.number]
+
+    def first_decided(self, task: int, round: int) -> float:  # noqa: A002 - the field's name
+        """When the first step of that round ended, or was given up, that the body has not called yet (UTC epoch
+        seconds); infinity if there is none.
+        """
+        if self._times is None:
+            rows = (row for row in self._rows.values() if (row.task, row.round) == (task, round))
+            self._times = deque(sorted((row.ended_at or row.cancelled_at or inf, row.name, row.number) for row in rows))
+        while self._times and self._times[0][1:] not in self._rows:
+            self._times.popleft()
+        return self._times[0][0] if self._times else inf
 
     def next_in_order(self, name: str) -> StepRecord | None:
         """The step of that name that the body itself called next, which stays; None if that one was interrupted."""

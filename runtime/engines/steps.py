@@ -162,7 +162,7 @@ class GivenUpWaits(Protocol):
         """Be given up again if the body has given up its wait of that name and number before."""
         ...
 
-    def gave_up_wait(self, name: str, number: int, way: str) -> None:
+    async def gave_up_wait(self, name: str, number: int, way: str) -> None:
         """Persist that the body has given up a wait. way: as in `StepRecord.given_up`."""
         ...
 

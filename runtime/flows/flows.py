@@ -19,6 +19,7 @@ import msgspec
 
 from ...actors.messages.commands import (
     AwaitMessage,
+    Barrier,
     KeepStep,
     LeaveMessages,
     LeaveTool,
@@ -33,8 +34,11 @@ from ...actors.records.task import DurableWait
 from ...actors.spec.limits import UNROUTABLE_TIMEOUT
 from ...actors.tasks.attempt_clock import RUNNING
 from ...actors.user_code import message_of
+from ..dispatch.body_context import being_cancelled
+from ..dispatch.given_up import Held, held_of_asyncio
 from ..dispatch.runners import RunnerPool
 from ..dispatch.threads import ThreadLimit
+from ..dispatch.uncut import is_cancellation, uncut
 from ..engines.from_thread import await_on_loop
 from . import sleeping
 from .histories import Histories
@@ -53,7 +57,7 @@ if TYPE_CHECKING:
     from ..engines.receiving import Outgoing
     from ..engines.steps import FlowFacts, MessageRequest, StepRun, StepRunEnd, ToolRequest
     from ..handles.jobs import JobHandle
-    from ..host import KernelHost
+    from ..host import KernelCommand, KernelHost
     from ..journal.contract import Reader
     from ..text.secrets import Mask
     from .step_runs import StepRuns
@@ -318,8 +322,25 @@ class Flows:
 
     async def keep(self, token: int, row: StepRecord) -> StepRecord:
         """Persist a step; returns its record when it is durable. Raises AttemptOver if the attempt has ended."""
-        kept: StepRecord = await self._host.ask(lambda reply: KeepStep(token, row, reply), here=True, whole=True)
+        question = self._host.command(lambda reply: KeepStep(token, row, reply), here=True)
+        kept: StepRecord = await self._answer(question, is_last=row.ended_at is not None)
         return kept
+
+    async def settle(self, token: int) -> None:  # noqa: ARG002 - all that was told is settled together
+        """Wait until all that was told before is durable."""
+        await self._answer(self._host.command(Barrier), is_last=False)
+
+    async def _answer(self, question: KernelCommand, *, is_last: bool) -> Any:
+        """The answer to a command, whatever cancels the caller meanwhile. is_last: as for `uncut`."""
+        try:
+            return await question.answered()
+        except BaseException as error:
+            if not is_cancellation(error):
+                raise
+            struck = not being_cancelled()  # by asyncio itself
+        return await uncut(
+            lambda: question.wait_again(self._host.dispatcher.waiter()), lambda _: is_last, struck=struck
+        )
 
     def keep_blocking(self, token: int, row: StepRecord, connection: Connection | None) -> StepRecord:
         """`keep` for a body in a thread. Also raises TaskCancelled: then the step, which has ended, is durable, too."""
@@ -342,7 +363,7 @@ class Flows:
 
     def take(self, token: int, request: MessageRequest, over: Callable[[Any, Exception | None], object]) -> None:
         """Receive a message, if there is one. over: called with the step when that is durable, or with an error."""
-        self._host.tell(TakeMessage(token, request.name, request.step, request.keep, Reply(over)))
+        self._host.order(lambda reply: TakeMessage(token, request.name, request.step, request.keep, reply), over)
         self._leave(token)  # only now: else the message that has woken this flow would wake the next flow, too
 
     async def message(
@@ -388,6 +409,7 @@ class Flows:
         which is not known here: steps of a body in another process, a child job. `LentSlots` notes what a body in this
         process does meanwhile. Raises FlowAsleep if the body is dropped.
         """
+        sole, only = await self._alone_here() if lending is None else (alone, False)
         await self.stop_here(token)
         self._leave(token)
         until = durable.until
@@ -399,11 +421,8 @@ class Flows:
         if lending is not None:
             lending(token)
             flow = None
-            sole = alone
-        else:
-            sole = self._runners.is_alone_here()
-            if flow is not None:
-                flow.works_beside = self.lent.look
+        elif flow is not None:
+            flow.works_beside = self.lent.look
         if (
             sole
             and listen is None
@@ -413,8 +432,18 @@ class Flows:
         ):
             raise self.sleeping.drop_until(flow, token, due, durable)
         wait = Wait(token, until, _nothing)
-        says = durable if sole else AT_ONCE if lending is None and self._runners.is_only_task_here() else None
+        says = durable if sole else AT_ONCE if only else None
         await self._in_memory(wait, due, listen, flow, says, alone=alone)
+
+    async def _alone_here(self) -> tuple[bool, bool]:
+        """Whether the caller is a body itself, with no task group and no time limit around it; and whether at least no
+        other task runs in those.
+        """
+        alone, only = self._runners.is_alone_here(), self._runners.is_only_task_here()
+        if not only:
+            return False, False
+        held = await held_of_asyncio()
+        return alone and held == Held(), not held.group
 
     async def _in_memory(
         self,
@@ -503,7 +532,7 @@ class Flows:
         if request.alone:
             self._pauses[token] += 1
         try:
-            only_waits = lending is None and self._runners.is_only_task_here()
+            only_waits = lending is None and (await self._alone_here())[1]
             await self.lent.while_waiting(token, wait.got.wait, AT_ONCE if only_waits else None)
         finally:
             if request.alone:
@@ -524,7 +553,7 @@ class Flows:
         settle: Callable[[StepRunEnd], Awaitable[T]],
         lending: Callable[[int], object] | None = None,
         *,
-        gave_up: Callable[[], str | None] | None = None,
+        gave_up: Callable[[], Awaitable[str | None]] | None = None,
     ) -> T:
         """Run a step on a worker, without the slot of the body. func: its function with its arguments, if that is here.
         settle: persists its end, before the body waits for its slot. lending: as for `wait`. gave_up: how a body in

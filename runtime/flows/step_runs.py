@@ -27,8 +27,8 @@ from msgspec.structs import replace
 from ...actors.messages.commands import KeepStep, Reply, RunStep, StopStep
 from ...actors.messages.errors import WORKER_LOST, AttemptOver
 from ...actors.records.step import HOLDS, WAITS, StepRecord
-from ...actors.user_code import is_a
 from ..calling import ErrorInfo, Outcome
+from ..dispatch.uncut import is_cancellation, uncut
 from ..engines.steps import StepRun, StepRunEnd
 from ..values import LARGEST
 from .lent_slots import unheard
@@ -215,7 +215,7 @@ class StepRuns:
         settle: Callable[[StepRunEnd], Awaitable[T]],
         lending: Callable[[int], object] | None,
         *,
-        gave_up: Callable[[], str | None],
+        gave_up: Callable[[], Awaitable[str | None]],
     ) -> T:
         """Run a step on a worker, and wait for its end without the slot of its body. lending: called before that slot
         is lent. settle: persists its end, before the body waits for its slot. gave_up: how its body has given it up.
@@ -236,8 +236,7 @@ class StepRuns:
             settled.append(await settle(end))
 
         try:
-            with anyio.CancelScope(shield=True):  # else it could be kept as waiting without a known key
-                await step.heard.wait()
+            await uncut(step.heard.wait, _goes_on)  # else it could be kept as waiting without a known key
             if step.over.is_set():
                 await over()
             else:
@@ -245,7 +244,7 @@ class StepRuns:
                     lending(token)
                 await self._lend(token, over)
         except BaseException as error:
-            way = gave_up() if is_a(error, anyio.get_cancelled_exc_class()) else None
+            way = await gave_up() if is_cancellation(error) else None
             await self._cancelled(token, step, way)
             raise
         finally:
@@ -270,7 +269,8 @@ class StepRuns:
                     await step.over.wait()
         row = None if step.outcome is None else self._returned(step.row, step.outcome)
         if row is None and step.row.key and not step.settled:
-            at = self._host.now() if self._host.kernel.drain_began is None else None  # a drain: it runs again
+            drains = given_up is None and self._host.kernel.drain_began is not None  # then it runs again
+            at = None if drains else self._host.now()
             row = replace(step.row, worker_use=None, unroutable=None, cancelled_at=at)
         if row is not None:
             self._host.tell(KeepStep(token, replace(row, given_up=given_up), Reply(unheard)))
@@ -316,6 +316,10 @@ class StepRuns:
         """The body under that token has ended: a body that was abandoned waits for its steps no longer."""
         for step in list(self._of_bodies.get(token, {}).values()):
             step.answered(None, None)
+
+
+def _goes_on(_: object) -> bool:
+    return False
 
 
 def _reported(row: StepRecord, report: Any) -> StepRunEnd:

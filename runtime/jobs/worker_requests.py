@@ -179,7 +179,7 @@ class WorkerRequests:
                 rule, alone = msgspec.json.decode(want.payload, type=tuple[Approval, bool])
                 waiter = await self._approvals.decision_away(context.token, want.name, rule, self._engine.park, alone)
                 return msgspec.json.encode(waiter.record)
-            case "pause" | "message" | "stay":
+            case "pause" | "message" | "stay" | "settle":
                 await self._wait(context.token, want)
                 return b""
             case "tool":
@@ -201,15 +201,22 @@ class WorkerRequests:
 
     async def _has_slot(self, token: int) -> bytes:
         """Wait until a body has its slot that has given up a wait: first until that wait has ended here."""
-        for (body, _), end in list(self._ends.items()):
-            if body == token:
-                await end.wait()
+        await self._waits_end(token)
         await self._flows.lent.slot(token)
         return b""
 
+    async def _waits_end(self, token: int) -> None:
+        """Wait until the waits that a body has given up have ended here."""
+        for (body, _), end in list(self._ends.items()):
+            if body == token:
+                await end.wait()
+
     async def _wait(self, token: int, want: BodyRequest) -> None:
-        """Wait for a time, for a message, or until the body cancels the wait."""
-        if want.what == "stay":
+        """Wait for a time, for a message, until all is durable, or until the body cancels the wait."""
+        if want.what == "settle":
+            await self._waits_end(token)
+            await self._flows.settle(token)
+        elif want.what == "stay":
             await self._flows.stay(token, self._engine.park)
         elif want.what == "pause":
             await self._flows.pause(token, float(want.name), self._engine.park, alone=want.payload == ALONE)
@@ -232,7 +239,7 @@ class WorkerRequests:
 
         self._runs[token, request.number] = self._runs_asked[token, want.number] = run
         try:
-            await self._flows.run_step(token, request, None, settle, self._engine.park, gave_up=lambda: run.given_up)
+            await self._flows.run_step(token, request, None, settle, self._engine.park, gave_up=run.gave_up)
         finally:
             del self._runs[token, request.number], self._runs_asked[token, want.number]
             run.over.set()
@@ -249,6 +256,10 @@ class _Run:
         self.given_up: str | None = None
         self.settled = anyio.Event()
         self.over = anyio.Event()
+
+    async def gave_up(self) -> str | None:
+        """How its body has given it up."""
+        return self.given_up
 
 
 def _refusal(error: BaseException) -> RequestRefusal:

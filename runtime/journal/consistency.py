@@ -110,7 +110,8 @@ def _steps(reader: Reader) -> Iterator[_Step]:
     """The steps that count, flow by flow."""
     for flow in reader.flows():
         for row in reader.steps(flow):
-            yield _Step(row.key, row.flow, row.task, row.task_id, row.name, row.label, row.attempt, row.message)
+            message = row.message if row.name.startswith(RECEIVE) else None
+            yield _Step(row.key, row.flow, row.task, row.task_id, row.name, row.label, row.attempt, message)
 
 
 def _of_steps(reader: Reader, steps: Iterable[_Step], tasks: Mapping[int, TaskRecord]) -> Iterator[AuditFinding]:

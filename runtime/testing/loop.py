@@ -25,7 +25,7 @@ import anyio
 
 from ..dispatch import given_up
 from ..dispatch.abandoned_threads import AbandonedThreads, running_body
-from ..dispatch.body_context import asyncio_scope, holds_group, insides, scope_around
+from ..dispatch.body_context import asyncio_scope, insides, scope_around
 from ..dispatch.runners import BodyCancelled
 from .errors import SimulationError
 from .real_threads import LIMIT, functions_in_threads
@@ -232,12 +232,12 @@ class SimulatedRunners:
     def is_alone_here(self) -> bool:
         """Whether the caller is a body itself, with no task group and no time limit around it."""
         running = self._tasks.get(asyncio.current_task(self._loop))
-        return running is not None and asyncio_scope()() is running.scope and not holds_group()
+        return running is not None and asyncio_scope()() is running.scope
 
     def is_only_task_here(self) -> bool:
         """Whether the caller is a body itself, and no other task runs in the time limits and task groups around it."""
         running = self._tasks.get(asyncio.current_task(self._loop))
-        if running is None or holds_group():
+        if running is None:
             return False
         scope = asyncio_scope()()
         while scope is not None and scope is not running.scope:
@@ -246,13 +246,13 @@ class SimulatedRunners:
             scope = scope_around(scope)
         return True
 
-    def gave_up_here(self) -> str | None:
+    async def gave_up_here(self) -> str | None:
         """How the body has given up the call whose cancellation is being raised here (`given_up.py`)."""
-        return given_up.gave_up(self._bases())
+        return await given_up.gave_up(self._bases())
 
-    def limit_here(self, way: str) -> given_up.Limit | None:
+    async def limit_here(self, way: str) -> given_up.Limit | None:
         """The limit by which the body gave up this call before; None if there is no such limit now."""
-        return given_up.limit(way, self._bases())
+        return await given_up.limit(way, self._bases())
 
     def _bases(self) -> set[Any]:
         return {running.scope for running in self._tasks.values()}

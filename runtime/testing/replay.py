@@ -362,6 +362,9 @@ class _Port:
     def limits(self) -> SimulatedRunners:
         return self._stage.runners
 
+    async def settle(self, token: int) -> None:
+        """Nothing is kept."""
+
     async def stay(self, token: int) -> None:  # noqa: ARG002 - there is one attempt
         """Wait until the body cancels this, or its time limit is over."""
         await anyio.sleep_forever()

@@ -21,7 +21,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio
 import msgspec
 from msgspec.structs import replace
 
@@ -175,6 +174,10 @@ class FlowProxy:
         """Finds the scopes and time limits of the body around a call."""
         return self._loop().runners
 
+    async def settle(self, token: int) -> None:  # noqa: ARG002 - it is this body's
+        """Wait until all that was told before is durable."""
+        await self._proxy.answer_uncut("settle", "", b"", is_last=False)
+
     async def stay(self, token: int) -> None:  # noqa: ARG002 - it is this body's
         """Wait without a slot until the body cancels this."""
         await self._proxy.answer_on_loop("stay", "")
@@ -198,9 +201,9 @@ class FlowProxy:
 
     async def keep(self, token: int, row: StepRecord) -> StepRecord:  # noqa: ARG002 - it is this body's
         """Persist a step; returns its record when it is durable. Raises AttemptOver if the attempt has ended."""
-        with anyio.CancelScope(shield=True):  # a step that has ended is persisted, though a time limit is over now
-            key = await self._proxy.answer_on_loop("keep", row.label, msgspec.json.encode(row))
-        return _with_key(row, key)
+        row_as_json = msgspec.json.encode(row)
+        ended = row.ended_at is not None
+        return _with_key(row, await self._proxy.answer_uncut("keep", row.label, row_as_json, is_last=ended))
 
     def keep_blocking(self, token: int, row: StepRecord, connection: Connection | None) -> StepRecord:  # noqa: ARG002
         """`keep` for a body in a thread. Also raises TaskCancelled."""

@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +23,7 @@ from ....actors.messages.errors import AttemptOver, TaskCancelled
 from ....actors.records.entities import ApprovalRecord
 from ....actors.spec.model import Approval, Workstream
 from ....actors.user_code import is_a, plain_text, shown
+from ...dispatch.uncut import is_cancellation, uncut
 from ..child_job import ChildJob
 from ..context import TaskContext, connection_of
 from ..waiting import Waiter
@@ -38,7 +39,7 @@ _WAITS = frozenset({"wait", "approval", "pause", "message", "tool", "run", "stay
 """The requests during which the slot of the body may be lent."""
 
 
-def _not_given_up() -> None:
+async def _not_given_up() -> None:
     return None
 
 
@@ -190,7 +191,7 @@ class RuntimeProxy:
         return question.payload()
 
     async def answer_on_loop(
-        self, what: What, name: str, payload: bytes = b"", gave_up: Callable[[], str | None] = _not_given_up
+        self, what: What, name: str, payload: bytes = b"", gave_up: Callable[[], Awaitable[str | None]] = _not_given_up
     ) -> bytes:
         """Ask, and wait on the event loop. gave_up: how the body has given up a wait that is being cancelled. Raises
         the error of a refusal.
@@ -200,11 +201,21 @@ class RuntimeProxy:
         try:
             self._say(question.frame)
             await cast("anyio.Event", question.over).wait()
-        except anyio.get_cancelled_exc_class():
-            way = gave_up()
+        except BaseException as error:
+            way = await gave_up() if is_cancellation(error) else None
             raise
         finally:
             self._leave(question, way)
+        return question.payload()
+
+    async def answer_uncut(self, what: What, name: str, payload: bytes, *, is_last: bool) -> bytes:
+        """`answer_on_loop`, whatever cancels the body meanwhile. is_last: as for `uncut`."""
+        question = self._request(what, name, payload, thread=False)
+        try:
+            self._say(question.frame)
+            await uncut(cast("anyio.Event", question.over).wait, lambda _: is_last)
+        finally:
+            self._leave(question)
         return question.payload()
 
     def ask_later(

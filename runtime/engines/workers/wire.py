@@ -93,6 +93,7 @@ What = Literal[
     "keep",
     "pause",
     "stay",
+    "settle",
     "take",
     "message",
     "send",

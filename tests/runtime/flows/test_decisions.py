@@ -15,6 +15,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from tests.runtime.flows.helpers import result
+from tests.runtime.handles.test_jobs import audited
 from tests.waiting import until
 
 from callboard import (
@@ -30,6 +31,8 @@ from callboard import (
     step,
 )
 from callboard.errors import FlowChanged
+from callboard.runtime.flows.flows import Flows
+from callboard.runtime.flows.lent_slots import AT_ONCE
 from callboard.testing import check_replay
 
 pytestmark = pytest.mark.anyio
@@ -70,7 +73,7 @@ async def child(task: TaskContext) -> str:
 
 CALLS: dict[str, Callable[[TaskContext], Any]] = {
     "a receive": lambda task: task.receive("paid"),
-    "a sleep": lambda task: task.sleep(300),
+    "a sleep": lambda task: task.sleep(HOUR),
     "an approval": lambda task: task.approval("sign"),
     "a child job": child,
     "a step": lambda _: endless(),
@@ -190,6 +193,36 @@ async def test_a_kept_history_is_checked_against_code_that_gives_up_again(tmp_pa
         await anyio.to_thread.run_sync(check_replay, kept, order(CALLS["a receive"], no_limit, seconds))
 
 
+async def test_a_limit_of_asyncio_that_no_variable_holds_begins_anew_at_a_start(
+    tmp_path: Path, anyio_backend_name: str
+) -> None:
+    if anyio_backend_name != "asyncio":
+        pytest.skip("asyncio has these limits")
+    seconds = [HOUR]
+
+    async def body(task: TaskContext) -> Any:
+        async with asyncio.timeout(seconds[0]):
+            return await task.receive("paid")
+
+    async def waits_for_its_time(task: TaskContext) -> Any:
+        return await task.receive("paid")
+
+    async with Runtime(tmp_path / "j.db") as runtime:
+        job = await start(runtime, body)
+        await waits_for(job, "paid")
+        runtime.task(name="other")(waits_for_its_time)
+        other = await runtime.submit(Workstream("w", tasks=[Task("t", run="other")]), id="other")
+        await until(lambda: getattr(other.task("t").record.durable_wait, "name", None) == "paid")
+        assert job.task("t").record.durable_wait == AT_ONCE
+    seconds[0] = 0.01
+    async with Runtime(tmp_path / "j.db") as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.job("j")
+        assert (await job.wait()).state == "failed"  # nobody sent a message: the limit was over
+        assert "TimeoutError" in str(job.task("t").record.reason)
+        assert job.task("t").record.lost_attempts == 0
+
+
 async def test_branches_replay_all_their_steps_before_their_limit_ends_again(tmp_path: Path) -> None:
     seconds, counted, path = [0.05], [], tmp_path / "j.db"
 
@@ -224,6 +257,76 @@ async def test_branches_replay_all_their_steps_before_their_limit_ends_again(tmp
         with anyio.fail_after(300):
             assert await result(job) == ["a0", "a1", "a2", "b0", "b1", "b2"]
     assert sorted(ran) == ["a0", "a1", "a2", "b0", "b1", "b2"]
+
+
+@pytest.mark.parametrize("how", ["limit", "branch"])
+async def test_a_branch_beside_the_limit_does_first_what_it_did_then(how: str, tmp_path: Path) -> None:
+    """The limit is around the body's own wait only, and what the body does next depends on the branch."""
+    path, seconds = tmp_path / "j.db", [0.2]
+
+    async def body(task: TaskContext) -> list[Any]:
+        got: list[Any] = []
+
+        async def collect() -> None:
+            for _ in range(3):
+                got.append(await task.receive("item"))
+                await anyio.lowlevel.checkpoint()
+            if how == "branch":
+                limit.cancel()
+
+        async with anyio.create_task_group() as group:
+            with anyio.move_on_after(seconds[0] if how == "limit" else HOUR) as limit:
+                group.start_soon(collect)
+                await task.receive("never")
+            await task.publish("collected", got)
+        await task.receive("on")
+        return got
+
+    async with Runtime(path) as runtime:
+        job = await start(runtime, body)
+        for number in range(3):
+            await job.send("item", number)
+        await waits_for(job, "on")
+        assert await job.published() == {"collected": [0, 1, 2]}
+    seconds[0] = HOUR
+    async with Runtime(path) as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.job("j")
+        await job.send("on")
+        with anyio.fail_after(300):
+            assert await result(job) == [0, 1, 2]
+
+
+async def test_of_two_limits_of_asyncio_the_one_that_was_over_ends_again(
+    tmp_path: Path, anyio_backend_name: str
+) -> None:
+    if anyio_backend_name != "asyncio":
+        pytest.skip("asyncio has these limits")
+    seconds, path = [0.02, HOUR], tmp_path / "j.db"
+
+    async def body(task: TaskContext) -> str:
+        which = "neither"
+        try:
+            async with asyncio.timeout(seconds[0]):
+                try:
+                    async with asyncio.timeout(seconds[1]):
+                        await task.receive("paid")
+                except TimeoutError:
+                    which = "the inner one"
+        except TimeoutError:
+            which = "the outer one"
+        await task.receive("on")
+        return which
+
+    async with Runtime(path) as runtime:
+        await waits_for(await start(runtime, body), "on")
+    seconds[:] = [2 * HOUR, HOUR]  # in the replay the inner one would end first
+    async with Runtime(path) as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.job("j")
+        await job.send("on")
+        with anyio.fail_after(300):
+            assert await result(job) == "the outer one"
 
 
 async def test_the_branch_that_cancelled_the_others_does_so_again(tmp_path: Path) -> None:
@@ -330,12 +433,51 @@ async def test_a_body_without_the_limit_by_which_it_gave_up_has_changed(tmp_path
         assert "'task.receive paid' of this flow was given up by its body" in str(job.task("t").record.reason)
 
 
-async def test_a_send_that_was_given_up_and_is_made_again_is_one_message(tmp_path: Path) -> None:
-    path, seconds = tmp_path / "j.db", [0.0]
+async def test_branches_and_bodies_without_the_limit_of_asyncio_have_changed(
+    tmp_path: Path, anyio_backend_name: str
+) -> None:
+    for number, limit in enumerate((scope, of_asyncio)):
+        if limit is of_asyncio and anyio_backend_name != "asyncio":
+            continue
+        path, limits, seconds = tmp_path / f"{number}.db", [limit], [0.01]
+
+        async def body(task: TaskContext, limits: Any = limits, seconds: Any = seconds) -> None:
+            async def branch() -> None:
+                async with limits[0](seconds[0]):
+                    await task.receive("paid")
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(branch)
+            await task.receive("on")
+
+        async with Runtime(path) as runtime:
+            await waits_for(await start(runtime, body), "on")
+        limits[0] = no_limit
+        async with Runtime(path) as runtime:
+            runtime.task(name="body")(body)
+            job = await runtime.job("j")
+            await job.send("on")
+            with anyio.fail_after(300):
+                assert (await job.wait()).state == "failed"
+            assert "was given up by its body" in str(job.task("t").record.reason)
+
+
+async def test_a_send_that_was_given_up_and_is_made_again_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, scopes, sent = tmp_path / "j.db", list[anyio.CancelScope](), list[Any]()
+    send = Flows.send
+
+    async def sends_and_hangs(self: Flows, token: int, message: Any) -> None:
+        await send(self, token, message)
+        sent.append(message.request_id)
+        if len(sent) == 1:
+            await anyio.sleep_forever()
 
     async def body(task: TaskContext) -> str:
-        for limit in (seconds[0], HOUR):
-            with anyio.move_on_after(limit):
+        for _ in range(2):
+            with anyio.CancelScope() as limit:
+                scopes.append(limit)
                 await task.send("other", "paid", 7)
         await task.receive("on")
         return "sent"
@@ -343,12 +485,16 @@ async def test_a_send_that_was_given_up_and_is_made_again_is_one_message(tmp_pat
     async def other(task: TaskContext) -> list[Any]:
         return [await task.receive("paid"), await task.receive("paid", timeout=HOUR, default="no more")]
 
+    monkeypatch.setattr(Flows, "send", sends_and_hangs)
     clock = VirtualClock()
     async with Runtime(path, clock=clock) as runtime:
         runtime.task(name="other")(other)
         receiver = await runtime.submit(Workstream("o", tasks=[Task("t", run="other")]), id="other")
-        await waits_for(await start(runtime, body), "on")
-    seconds[0] = HOUR
+        job = await start(runtime, body)
+        await until(lambda: bool(sent))
+        scopes[0].cancel()
+        await waits_for(job, "on")
+        assert sent == [sent[0]] * 2  # under one request
     async with Runtime(path, clock=clock) as runtime:
         runtime.task(name="body")(body)
         runtime.task(name="other")(other)
@@ -359,6 +505,7 @@ async def test_a_send_that_was_given_up_and_is_made_again_is_one_message(tmp_pat
         await waits_for(receiver, "paid")
         clock.advance(HOUR)
         assert await result(receiver) == [7, "no more"]
+    assert audited(path) == []
 
 
 async def test_parallel_steps_that_have_all_ended_are_returned_though_their_limit_is_over(tmp_path: Path) -> None:
@@ -431,3 +578,25 @@ async def test_a_branch_that_sleeps_and_then_cancels_the_others_does_so_after_th
         await job.send("paid", 3)
         await job.send("on")
         assert await result(job) == [1, 2, 3]
+
+
+async def test_a_sleep_that_an_earlier_attempt_gave_up_begins_anew(tmp_path: Path) -> None:
+    clock, limits = VirtualClock(), [0.01, HOUR]
+
+    async def body(task: TaskContext) -> str:
+        with anyio.move_on_after(limits.pop(0)):
+            await task.sleep(20)
+            return "slept"
+        raise ConnectionError
+
+    async with Runtime(tmp_path / "j.db", clock=clock) as runtime:
+        job = await start(runtime, body, retry=Retry(max_attempts=2, base_delay=0.0))
+        await until(lambda: job.task("t").record.attempt == 2)
+        clock.advance(10)
+        with anyio.fail_after(300):
+            while [one.state for one in await job.steps("t")] != ["waiting"]:
+                await anyio.sleep(0.005)
+        (row,) = await job.steps("t")
+        assert (row.due_at or 0.0) - row.began_at == 20
+        clock.advance(20)
+        assert await result(job) == "slept"

@@ -513,6 +513,9 @@ async def test_a_step_that_is_cancelled_before_its_first_answer_is_not_kept_as_w
     async def lend(_: int, wait: Callable[[], Any]) -> None:
         await wait()
 
+    async def gave_up() -> str:
+        return "cancel 0"
+
     runs = StepRuns(cast("Any", Host), Body(), lend)
     async with anyio.create_task_group() as group:
         scope = anyio.CancelScope()
@@ -520,7 +523,7 @@ async def test_a_step_that_is_cancelled_before_its_first_answer_is_not_kept_as_w
         async def run() -> None:
             with scope:
                 run = StepRun(1, replace(ROW, key=0), False, None, None, True, None)
-                await runs.run(7, run, None, never, None, gave_up=lambda: "cancel 0")
+                await runs.run(7, run, None, never, None, gave_up=gave_up)
 
         group.start_soon(run)
         await anyio.wait_all_tasks_blocked()
