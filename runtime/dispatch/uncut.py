@@ -3,7 +3,7 @@
 Rules
 - The cancel is raised where the caller waits next.
 - A shield holds off the cancellation of scopes, and not the one of asyncio itself (`asyncio.timeout`, `Task.cancel`).
-  That one is raised once: so the wait is repeated, and the cancel is made again.
+  That one is raised once: so the wait is repeated, and the cancel is made again. A second one ends the wait.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ async def uncut(wait: Callable[[], Awaitable[T]], is_last: Callable[[T], bool], 
             try:
                 results.append(await wait())
             except BaseException as error:
-                if not is_cancellation(error) or being_cancelled():
-                    raise
+                if not is_cancellation(error) or being_cancelled() or struck:
+                    raise  # asyncio cancels again where a program ends: nobody answers any more
                 struck = True
     if struck and not (is_last(results[0]) and await _is_late()):
         _strike_again()

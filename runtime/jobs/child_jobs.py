@@ -223,7 +223,13 @@ class Children:
                 lending(token)
             await self._flows.lent.while_waiting(token, job.wait)
         elif not job.ended:
-            await self._flows.wait(DurableWait(None, "child", job.id), token, core.when_over, lending, alone=False)
+
+            def listen(wake: Callable[[], object]) -> Callable[[], object]:
+                if job.ended:  # meanwhile
+                    wake()
+                return core.when_over(wake)
+
+            await self._flows.wait(DurableWait(None, "child", job.id), token, listen, lending, alone=False)
         return await job.wait()
 
     def wait_blocking(self, context: TaskContext, child: ChildJob) -> Outcome:
