@@ -1,4 +1,4 @@
-"""What a body gave up waiting for: people see that nothing waits, and a replay asks for it again."""
+"""What a body gave up waiting for: people see that nothing waits for it any more."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def some_wait(job: JobHandle, *names: str) -> None:
             await anyio.sleep(0.005)
 
 
-async def test_a_wait_that_its_body_gave_up_is_told_so_until_it_is_asked_for_again(tmp_path: Path) -> None:
+async def test_a_wait_that_its_body_gave_up_is_told_so_for_good(tmp_path: Path) -> None:
     clock, path = VirtualClock(), tmp_path / "state.db"
     given_up = ("task.receive go", "train", "ask_model", "train#2", "ask_model#2")
     async with Runtime(path, clock=clock, workers=WORKERS, tools=MODEL) as runtime:
