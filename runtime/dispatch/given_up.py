@@ -146,7 +146,14 @@ async def _held_here(kinds: tuple[type, ...]) -> list[Any]:
 
     coroutine = _coroutine_here()
     found: list[list[Any]] = []
-    asyncio.get_running_loop().call_soon(lambda: found.append(_held(coroutine, kinds)))
+
+    def look() -> None:
+        held: list[Any] = []
+        with contextlib.suppress(Exception):  # of objects of the interpreter that look different in another version
+            held += _held(coroutine, kinds)
+        found.append(held)
+
+    asyncio.get_running_loop().call_soon(look)
     while not found:
         await anyio.lowlevel.checkpoint()
     return found[0]
@@ -167,9 +174,17 @@ def _held(coroutine: Any, kinds: tuple[type, ...]) -> list[Any]:
     """The objects of these kinds that a waiting coroutine, and those that it awaits, have entered or hold."""
     held: dict[int, Any] = {}
     while coroutine is not None:
-        held |= {id(one): one for one in _entered(coroutine) if issubclass(type(one), kinds)}
+        held |= {id(one): one for one in _entered(coroutine) if issubclass(type(one), kinds) and not _was_left(one)}
         coroutine = getattr(coroutine, "cr_await", None)
     return list(held.values())
+
+
+def _was_left(one: Any) -> bool:
+    """Whether a time limit or task group of asyncio is over that a variable holds."""
+    state = getattr(one, "_state", None)  # of a time limit; neither has a public function for it
+    if state is not None:
+        return state.value not in {"active", "expiring"}
+    return bool(getattr(one, "_exiting", False)) and not getattr(one, "_tasks", True)
 
 
 def _entered(frame: Any) -> Iterator[Any]:

@@ -8,6 +8,7 @@ Rules
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 T = TypeVar("T")
+_CLEARED = sys.version_info >= (3, 13)  # a time limit of asyncio that is left takes back its cancel
 
 
 def is_cancellation(error: BaseException) -> bool:
@@ -34,8 +36,9 @@ def is_cancellation(error: BaseException) -> bool:
 async def uncut(wait: Callable[[], Awaitable[T]], is_last: Callable[[T], bool], *, struck: bool = False) -> T:
     """Await something to its end, although the caller is cancelled meanwhile. Returns its result.
 
-    wait: it may be called again. is_last: whether the caller has nothing more to wait for once it has that result; then
-    a time limit of asyncio that is over does not need its cancel any more. struck: asyncio has cancelled the caller
+    wait: it may be called again. is_last: whether the caller has nothing more to wait for once it has that result. Then
+    a time limit of asyncio that is over does not cancel it again before Python 3.13, where a cancel that comes just
+    before the limit is left would be raised behind it. struck: asyncio has cancelled the caller
     before.
     """
     results: list[T] = []
@@ -47,7 +50,7 @@ async def uncut(wait: Callable[[], Awaitable[T]], is_last: Callable[[T], bool], 
                 if not is_cancellation(error) or being_cancelled() or struck:
                     raise  # asyncio cancels again where a program ends: nobody answers any more
                 struck = True
-    if struck and not (is_last(results[0]) and await _is_late()):
+    if struck and (_CLEARED or not is_last(results[0]) or not await _is_late()):
         _strike_again()
     return results[0]
 

@@ -394,6 +394,7 @@ class TaskContext:
         connection = self._connection
         approvals = connection.known_approvals(thread=False)
         connection.keep_out_secrets(name, "the approval's name")
+        name = plain_text(name, "the name of an approval")
         ask = partial(approvals.decision, self.token, name, rule_of(rule, settings), connection)
         asked = _named(connection.awaiting(self.token, f"{APPROVAL}{name}", ask), "approval", name)
         return _named(_decided(asked), "approval", name)

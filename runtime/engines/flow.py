@@ -45,7 +45,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from heapq import heapify, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
@@ -143,7 +143,8 @@ class Flow:
         self._count = len(self._kept)
         self._versions: dict[str, int] = {}
         self._suspended: list[_Suspended] = []  # calls that are to be given up again
-        self._busy = False  # the body has asked for a step meanwhile
+        self._busy = self._watching = False  # the body has asked for a step meanwhile; a timer looks whether it does
+        self._released_to = 0.0  # up to this time all that had ended was asked for
         self._waits: dict[tuple[str, int], int] = {}  # keys of rows of given-up waits that are no steps
         self._unsure: dict[tuple[str, str], int] = {}  # keys of sends that were given up, by name and call
         self._asked: set[tuple[str, int]] = set()  # steps of receives for which no message was there
@@ -952,9 +953,10 @@ class Flow:
         suspended = _Suspended(at, anyio.Event())
         self._suspended.append(suspended)
         try:
-            self._release_suspended()
-            if not suspended.over.is_set():
-                self.flows.after(QUIET, self._release_unless_busy)
+            if at > self._kept.first_decided(self._task, self._round):
+                if not self._watching:
+                    self._watching = True
+                    self.flows.after(QUIET, self._release_unless_busy)
                 await suspended.over.wait()
         finally:
             self._suspended.remove(suspended)
@@ -964,14 +966,17 @@ class Flow:
     def _release_suspended(self) -> None:
         """Let calls be given up again if all that had ended before was asked for."""
         first = self._kept.first_decided(self._task, self._round)
-        for one in self._suspended:
-            if one.at <= first:
-                one.over.set()
+        if first > self._released_to:
+            self._released_to = first
+            for one in self._suspended:
+                if one.at <= first:
+                    one.over.set()
 
     def _release_unless_busy(self) -> None:
         """Let them be given up, though steps that had ended before were not asked for, if none was asked for lately."""
         busy, self._busy = self._busy, False
-        if busy and self._suspended:
+        self._watching = busy and bool(self._suspended)
+        if self._watching:
             self.flows.after(QUIET, self._release_unless_busy)
         else:
             for one in self._suspended:
@@ -1019,8 +1024,11 @@ class Flow:
                     await anyio.lowlevel.checkpoint()
                     quiet = quiet + 1 if len(self._kept) == left else 0
         finally:
-            self._waiters.remove(waiter)
-            heapify(self._waiters)
+            if self._waiters[0] is waiter:
+                heappop(self._waiters)
+            else:
+                self._waiters.remove(waiter)
+                heapify(self._waiters)
             if self._waiters:
                 self._waiters[0][2].set()
         self._kept.pass_over(ended_at)

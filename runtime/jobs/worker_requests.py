@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE = frozenset({"keep", "take", "tool", "leave"})
 """The requests whose order matters: they are handled before the engine's next report."""
+_SHIELDED = frozenset({"slot", "settle"})
+"""The requests for which a body may wait under a shield: they are answered although it was told to stop."""
 
 
 class RequestingEngine(Protocol):
@@ -125,7 +127,7 @@ class WorkerRequests:
                 self._ends[token, want.number] = anyio.Event()
             return
         if context.cancelled:  # the body has already got the order to stop
-            if want.what == "slot":  # it may be shielded, and does not wait for its slot
+            if want.what in _SHIELDED:  # the body does not wait for its slot any more
                 self._engine.answer(RequestAnswer(token, want.number))
             return
         if want.what == "regain":
@@ -159,7 +161,7 @@ class WorkerRequests:
         if error is None:
             if value is not None:
                 self._engine.answer(RequestAnswer(want.token, want.number, value))
-        elif want.what == "slot" and isinstance(error, BodyCancelled):  # it was told to stop: as in `take`
+        elif want.what in _SHIELDED and isinstance(error, BodyCancelled):  # it was told to stop: as in `take`
             self._engine.answer(RequestAnswer(want.token, want.number))
         elif not isinstance(error, BodyCancelled):
             self._engine.answer(RequestAnswer(want.token, want.number, refusal=_refusal(error)))
@@ -201,21 +203,23 @@ class WorkerRequests:
 
     async def _has_slot(self, token: int) -> bytes:
         """Wait until a body has its slot that has given up a wait: first until that wait has ended here."""
-        await self._waits_end(token)
-        await self._flows.lent.slot(token)
-        return b""
-
-    async def _waits_end(self, token: int) -> None:
-        """Wait until the waits that a body has given up have ended here."""
         for (body, _), end in list(self._ends.items()):
             if body == token:
                 await end.wait()
+        await self._flows.lent.slot(token)
+        return b""
+
+    async def _settle(self, token: int) -> None:
+        """Wait until all is durable: first until the runs on workers that a body has given up have ended here."""
+        for (body, number), end in list(self._ends.items()):
+            if body == token and (body, number) in self._runs_asked:
+                await end.wait()
+        await self._flows.settle(token)
 
     async def _wait(self, token: int, want: BodyRequest) -> None:
         """Wait for a time, for a message, until all is durable, or until the body cancels the wait."""
         if want.what == "settle":
-            await self._waits_end(token)
-            await self._flows.settle(token)
+            await self._settle(token)
         elif want.what == "stay":
             await self._flows.stay(token, self._engine.park)
         elif want.what == "pause":

@@ -191,8 +191,9 @@ def kill(pid: int, reach: Reach, place: Path) -> None:
     """Kill a victim, and so many of the processes that it has started."""
     with contextlib.suppress(ProcessLookupError):
         if reach == "group":
-            os.killpg(pid, signal.SIGKILL)
-            return
+            with contextlib.suppress(ProcessLookupError):  # a victim that has just been forked has no group yet
+                os.killpg(pid, signal.SIGKILL)
+                return
         os.kill(pid, signal.SIGKILL)
     if reach == "tree":
         with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(place / "state.db")) as reading:

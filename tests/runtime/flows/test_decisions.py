@@ -66,9 +66,8 @@ async def refused() -> None:
     raise ConnectionError
 
 
-async def child(task: TaskContext) -> str:
-    job = await task.submit(Workstream("c", tasks=[Task("t", receive="go")]), name="child")
-    return (await job.wait()).state
+async def child(task: TaskContext) -> Any:
+    return await task.submit(Workstream("c", tasks=[Task("t", receive="go")]), name="child")
 
 
 CALLS: dict[str, Callable[[TaskContext], Any]] = {
@@ -127,8 +126,9 @@ LIMITS = [scope, error, outer_scope, of_asyncio, beside_others]
 def order(call: Callable[[TaskContext], Any], limit: Callable[[float], Any], seconds: list[float]) -> Any:
     async def body(task: TaskContext) -> list[Any]:
         got = ["nothing"]
+        job = await child(task) if call is child else None  # only the wait is given up
         async with limit(seconds[0]):
-            got = [await call(task)]
+            got = [await (call(task) if job is None else job.wait())]
         await task.receive("on")
         return [*got, await task.receive("paid", timeout=HOUR, default="no more")]
 
@@ -431,6 +431,41 @@ async def test_a_body_without_the_limit_by_which_it_gave_up_has_changed(tmp_path
         await job.send("on")
         assert (await job.wait()).state == "failed"
         assert "'task.receive paid' of this flow was given up by its body" in str(job.task("t").record.reason)
+
+
+async def test_a_limit_of_asyncio_that_was_left_before_is_not_the_one_that_is_over(
+    tmp_path: Path, anyio_backend_name: str
+) -> None:
+    if anyio_backend_name != "asyncio":
+        pytest.skip("asyncio has these limits")
+    seconds, path = [0.01], tmp_path / "j.db"
+
+    async def body(task: TaskContext) -> list[str]:
+        late: list[str] = []
+        try:
+            async with asyncio.timeout(seconds[0]) as first:
+                await task.receive("a")
+        except TimeoutError:
+            late.append(f"first: {first.expired()}")
+        try:
+            async with asyncio.timeout(seconds[0]) as second:
+                await task.receive("b")
+        except TimeoutError:
+            late.append(f"second: {second.expired()}")
+        await task.receive("on")
+        return late
+
+    async with Runtime(path) as runtime:
+        job = await start(runtime, body)
+        await waits_for(job, "on")
+        assert [one.given_up for one in await job.steps("t")] == ["asyncio 0", "asyncio 0", None]
+    seconds[0] = HOUR
+    async with Runtime(path) as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.job("j")
+        await job.send("on")
+        with anyio.fail_after(300):
+            assert await result(job) == ["first: True", "second: True"]
 
 
 async def test_branches_and_bodies_without_the_limit_of_asyncio_have_changed(

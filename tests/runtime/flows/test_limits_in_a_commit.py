@@ -55,7 +55,7 @@ class Disk:
 
 CALLS: dict[str, Callable[[TaskContext], Any]] = {
     "a message": lambda task: task.receive("x"),
-    "a sleep": lambda task: task.sleep(0.01),
+    "a sleep": lambda task: task.sleep(60),
     "a step": lambda _: quick(),
     "a step on a worker": lambda _: train(),
     "an id": lambda task: task.uuid(),
