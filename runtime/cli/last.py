@@ -7,7 +7,7 @@ Rules
   (`runtime/dispatch/abandoned_threads.py`).
 - If a body was stopped, everything that is left has `PATIENCE` seconds after its runtime has closed. Then a message
   says what still runs, all output is flushed, and the process exits with its command's exit code.
-- If no body was stopped, Python ends the process as usual.
+- If no body was stopped, Python ends the process as usual. From then on Ctrl+C is ignored.
 - Only a process that the command line has for itself is ended in this way (`begin`).
 """
 
@@ -17,6 +17,7 @@ import atexit
 import contextlib
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -47,8 +48,15 @@ def begin() -> None:
 def leave(code: int) -> NoReturn:
     """End the process after its command."""
     _Last.own, _Last.code = False, code
-    atexit.register(_Last.over.set)  # runs first of all exit handlers, after the wait for threads
+    atexit.register(_over)  # runs first of all exit handlers, after the wait for threads
     sys.exit(code)
+
+
+def _over() -> None:
+    """Python ends the process now, with the code of the command: one more Ctrl+C does not replace that code."""
+    _Last.over.set()
+    with contextlib.suppress(ValueError):  # it is not the main thread that ends
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def end_soon(left: AbandonedThreads | None, code: Callable[[], int]) -> None:
