@@ -123,6 +123,8 @@ def visit(chromium: Browser) -> Iterator[Callable[..., Page]]:
         return page
 
     yield open_
+    for manners in watched:
+        manners.shown()
     told = [wrong for manners in watched for wrong in manners.broken()]
     for context in contexts:
         context.close()
@@ -139,6 +141,9 @@ class _Manners:
         page.on("console", lambda said: self._console(said.type, said.text))
         page.on("pageerror", lambda error: self._wrong.append(f"error on the page: {error}\n{error.stack or ''}"))
         page.on("request", lambda request: self._request(request.url))
+        self._refused: list[str] = []
+        page.on("requestfailed", lambda one: self._refused.append(f"{one.method} {one.url}: {one.failure}"))
+        page.on("response", lambda one: self._response(one.status, one.url))
 
     def _console(self, kind: str, text: str) -> None:
         if kind in {"error", "warning"} and not text.startswith(BY_DESIGN):
@@ -147,6 +152,16 @@ class _Manners:
     def _request(self, url: str) -> None:
         if not url.startswith((f"{self._origin}/", "data:", "blob:")):
             self._wrong.append(f"asked of another address: {url}")
+
+    def _response(self, status: int, url: str) -> None:
+        if status >= 400:
+            self._refused.append(f"{status} {url}")
+        if status == 500:
+            self._wrong.append(f"an error of the server: {url}")
+
+    def shown(self) -> None:
+        """Print the page and its failed requests: pytest shows them for a test that failed."""
+        print(self._page.url, self._page.locator("body").inner_text(), *self._refused, sep="\n")
 
     def broken(self) -> list[str]:
         rules = self._page.evaluate("window.brokenRules ?? []")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from playwright.sync_api import Page, expect
+import pytest
+from playwright.sync_api import Page, Route, expect
 from tests.waiting import wait_until
 
 from .theatre import Theatre
@@ -193,3 +194,41 @@ def test_the_page_outlives_a_killed_server_and_misses_nothing(another: Callable[
     assert page.evaluate("window.untouched"), "the page was loaded again"
     expect(page.get_by_text("transitions in all")).to_have_text(f"{len(theatre.steps(job))} transitions in all")
     log_is(page, [step.event for step in theatre.steps(job)])
+
+
+@pytest.mark.parametrize("how", ["cut off", "refused for now"])
+def test_a_read_that_fails_once_is_made_again_although_nothing_happens_any_more(
+    theatre: Theatre, visit: Visit, how: str
+) -> None:
+    job = theatre.submit("over", [{"name": "build", "command": ["true"]}])
+    theatre.wait(job, "build", "completed")
+    page = visit(f"{theatre.url}/health/ready")
+
+    def fail(route: Route) -> None:
+        route.abort("connectionreset") if how == "cut off" else route.fulfill(status=503, json={"title": "Not now"})
+
+    page.route("**/graph", fail, times=1)
+    page.goto(run_at(theatre.url, job, task="build"))
+    task_is(page, "build", "completed")
+    expect(page.get_by_text("Not now")).to_have_count(0)
+
+
+@pytest.mark.parametrize("what", ["graph", "events"])
+def test_a_request_without_an_answer_is_given_up_and_made_again(theatre: Theatre, visit: Visit, what: str) -> None:
+    job = theatre.submit("silent", [{"name": "build", "command": ["true"]}])
+    theatre.wait(job, "build", "completed")
+    page = visit(f"{theatre.url}/health/ready")
+    page.clock.install()
+    silent: list[Route] = []
+    page.route(f"**/{what}", lambda route: silent.append(route), times=1)  # noqa: PLW0108 - it must be a function
+    page.goto(run_at(theatre.url, job, task="build"))
+    run_is(page, "completed")
+    live = page.get_by_text("Live", exact=True)
+    expect(
+        page.get_by_text("Reading the tasks …") if what == "graph" else page.get_by_text("Connecting")
+    ).to_be_visible()
+    for _ in range(3):  # given up, then a pause
+        page.clock.fast_forward(31_000)
+    task_is(page, "build", "completed")
+    expect(live).to_be_visible()
+    assert len(silent) == 1

@@ -29,6 +29,7 @@
 // - A resource is never read twice at once, and at most during a `SHARE` of the time, so that a page costs a busy runtime no
 //   more than an idle one.
 // - A wait before a new try grows, is never longer than 15 s, and ends at once when the network is back.
+// - A read that got no answer, or that the server could not do just then, is made again without a transition: none may come.
 
 import { batch, signal, useEffect, useMemo, useRef } from "./vendor/ui.js";
 import { ask, json, Problem, problemOf, refused, segments, serverTime, token } from "./net.js";
@@ -38,6 +39,8 @@ export { segments };
 
 const GAP = 400; // the shortest time between two reads of one resource, in ms
 const SHARE = 1 / 5; // the largest part of the time during which a resource is being read
+const LONGEST = 10_000; // the longest pause between two reads that SHARE demands, in ms
+const PATIENCE = 30_000; // ms after which a request without an answer is given up, and made again
 const FLUSH = 100; // ms that transitions are collected before listeners get them
 const SILENCE = 45_000; // ms without any data, also no heartbeat, after which a connection counts as dead
 const ASLEEP = 60_000; // ms that a page is hidden before its stream is closed
@@ -114,7 +117,7 @@ function reset() {
 
 /** Read everything that is shown again. */
 export function refresh() {
-  for (const resource of resources) resource.stale();
+  for (const resource of resources) resource.refresh();
 }
 
 /** Whether the server's journal holds the last transition: in another journal, its number has another meaning. */
@@ -130,13 +133,20 @@ async function resumable(stopping) {
 async function connect(stopped) {
   const abort = new AbortController();
   stopped.then(() => abort.abort());
-  if (lastId !== null && !(await resumable(abort.signal))) lastId = null;
-  const resumed = lastId !== null;
-  const response = await ask("GET", "api/events", {
-    headers: { Accept: "text/event-stream", ...(resumed ? { "Last-Event-ID": lastId } : {}) },
-    signal: abort.signal,
-  });
-  if (!response.ok) throw await problemOf(response);
+  const late = setTimeout(() => abort.abort(), PATIENCE);
+  let response;
+  let resumed;
+  try {
+    if (lastId !== null && !(await resumable(abort.signal))) lastId = null;
+    resumed = lastId !== null;
+    response = await ask("GET", "api/events", {
+      headers: { Accept: "text/event-stream", ...(resumed ? { "Last-Event-ID": lastId } : {}) },
+      signal: abort.signal,
+    });
+    if (!response.ok) throw await problemOf(response);
+  } finally {
+    clearTimeout(late);
+  }
   await read(response.body.getReader(), abort, resumed);
 }
 
@@ -186,9 +196,15 @@ async function keep() {
   }
 }
 
+/** How many ms to wait after so many failures in a row, the last of which was this problem. */
+function pauseBefore(failures, problem) {
+  const growing = WAITS[Math.min(failures, WAITS.length) - 1];
+  return Math.max(growing, (problem.retryAfter ?? 0) * 1000) * (0.75 + Math.random() / 2);
+}
+
 async function waited(problem) {
-  const growing = WAITS[Math.min(attempt++, WAITS.length - 1)];
-  const wait = Math.max(growing, (problem.retryAfter ?? 0) * 1000) * (0.75 + Math.random() / 2);
+  attempt += 1;
+  const wait = pauseBefore(attempt, problem);
   tell({ state: "cut", retryAt: serverTime() + wait / 1000, why: problem.message });
   await until((go) => {
     const timer = setTimeout(go, wait);
@@ -266,21 +282,25 @@ function resource(load, when = () => true) {
   const data = signal(undefined);
   const problem = signal(null);
   const busy = signal(true);
-  const abort = new AbortController();
+  let abort = new AbortController(); // of the present read
+  let closed = false;
   let reading = false;
   let wanted = false;
   let timer = null;
-  let next = -Infinity; // the earliest time of the next read because of a transition
+  let next = -Infinity; // the earliest time of the next read that nobody demands
+  let failures = 0; // reads without an answer, one after the other
 
   async function reload() {
     clearTimeout(timer);
     timer = null;
-    if (reading || abort.signal.aborted) {
+    if (reading || closed) {
       wanted = true;
       return;
     }
     reading = true;
     wanted = false;
+    abort = new AbortController();
+    const late = setTimeout(() => abort.abort(), PATIENCE);
     const began = performance.now();
     try {
       const value = await load(abort.signal);
@@ -289,15 +309,18 @@ function resource(load, when = () => true) {
         problem.value = null;
       });
     } catch (error) {
-      if (abort.signal.aborted) return;
-      problem.value = error instanceof Problem ? error : new Problem(0, { detail: String(error) });
+      if (closed) return;
+      problem.value = error instanceof Problem ? error : new Problem(0, {});
     } finally {
+      clearTimeout(late);
       reading = false;
       const ended = performance.now();
-      next = ended + Math.max(GAP, (ended - began) * (1 / SHARE - 1));
+      next = ended + Math.min(LONGEST, Math.max(GAP, (ended - began) * (1 / SHARE - 1)));
       busy.value = false;
     }
-    if (wanted) stale();
+    failures = problem.peek()?.unanswered ? failures + 1 : 0;
+    if (failures) next = performance.now() + pauseBefore(failures, problem.peek());
+    if (wanted || failures) stale();
   }
 
   /** Mark the resource as outdated: it is read again soon. */
@@ -306,13 +329,24 @@ function resource(load, when = () => true) {
     else timer ??= setTimeout(reload, Math.max(0, next - performance.now()));
   }
 
+  /** The same, and a pause after a failure ends: the server can be reached again. */
+  function refresh() {
+    if (failures) {
+      clearTimeout(timer);
+      timer = null;
+      next = -Infinity;
+    }
+    stale();
+  }
+
   const made = {
-    data, problem, busy, reload, stale, concerns: when,
+    data, problem, busy, reload, stale, refresh, concerns: when,
     open() {
       resources.add(made);
       void reload();
     },
     close() {
+      closed = true;
       resources.delete(made);
       clearTimeout(timer);
       abort.abort();
