@@ -126,8 +126,10 @@ def _of_same_classes(value: object, read: object) -> bool:
     if isinstance(read, msgspec.Struct):
         if not isinstance(value, type(read)):
             return False
-        both = zip(msgspec.structs.astuple(value), msgspec.structs.astuple(read), strict=True)
-        return all(_of_same_classes(mine, other) for mine, other in both if type(mine) not in _WHOLE)
+        for mine, other in zip(msgspec.structs.astuple(value), msgspec.structs.astuple(read), strict=True):
+            if type(mine) not in _WHOLE and not _of_same_classes(mine, other):
+                return False
+        return True
     if type(value) is list:
         return all(map(_of_same_classes, cast("list[object]", value), cast("list[object]", read)))
     if type(value) is dict:
