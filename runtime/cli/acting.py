@@ -93,7 +93,7 @@ class SentCommand(ABC):
 
     def who(self, by: str | None) -> str | None:
         """Return the name to keep with the command."""
-        return by or login()
+        return login() if by is None else by
 
     @abstractmethod
     def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, detail: str = "") -> None:
@@ -110,11 +110,12 @@ class SentCommand(ABC):
 
         try:
             check_request_id(self.request_id)
-            if arguments.get("by") is not None:
-                name_of(arguments["by"])
+            by = arguments.get("by", (arguments.get("metadata") or {}).get("by"))  # a machine keeps it in the metadata
+            if by is not None:
+                name_of(by)
             if arguments.get("reason") is not None:
                 reason_of(arguments["reason"])
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise CommandError(f"{shown}: {error}") from None
 
     def print_answer(self, shown: str, answered: CommandAnswer, detail: str = "") -> None:
@@ -164,6 +165,7 @@ class JournalCommand(SentCommand):
         from ..commands.client import command  # noqa: PLC0415 - sqlite3
         from ..journal.location import owner_of  # noqa: PLC0415
 
+        self.check(shown, arguments)
         owner = owner_of(self.journal)
         if owner is None:
             before = self.leave(kind, target, shown, arguments)

@@ -225,6 +225,7 @@ def _do(row: Row, act: SentCommand, given: dict[str, Any]) -> None:
             cooldown_of(given["cooldown"])
         except ValueError as error:
             raise CommandError(f"--cooldown: {error}.") from None
+    act.check(shown, given)  # before a check runs that may take long
     if check is not None and not act.was_given(kind, name, given):
         _pass(check, shown)
     act.on(kind, name, shown, given, detail=given.get("reason") or "")

@@ -79,6 +79,7 @@ def _said(act: SentCommand, target: str, reason: str, by: str | None) -> bool:
     from .words import ENDED  # noqa: PLC0415
 
     arguments = {"reason": reason, "by": act.who(by)}
+    act.check(f"job {target}", arguments)  # also where no command is left: for a job that is neither paused nor ended
     if not isinstance(act, JournalCommand) or owner_of(act.place) is not None:
         with reading(act.place) as reader:
             kind, name, shown = job_or_task(reader, "resume", target)

@@ -83,7 +83,7 @@ class Caller(msgspec.Struct, frozen=True):
     def by(self, said: str | None) -> str:
         """Return the name to journal with an action. Raises Problem if another name was given."""
         if self.name is None:
-            return said or NOBODY
+            return NOBODY if said is None else said
         if said not in {None, self.name}:
             raise Problem(403, "forbidden", f"this token acts as {self.name!r}, not as {said!r:.80}")
         return self.name

@@ -21,7 +21,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from msgspec.structs import replace
 from tests.waiting import wait_until
 
-from callboard import TaskContext, step
+from callboard import Machine, MachineActor, State, TaskContext, Transition, step
 from callboard.actors.records.transition import Transitioned, iso
 from callboard.actors.spec.model import Approval, Breaker, Clause, Retry, Task, Tool, Worker, Workstream
 from callboard.machines.audit.audit import audit_lines
@@ -681,6 +681,30 @@ def test_a_stopped_journal_takes_no_name_and_no_reason_that_a_running_one_refuse
     assert [one.code for one in told] == [2, 2]
     assert ["`by` is the name" in told[0].err, "at most 10,000 characters" in told[1].err] == [True, True]
     assert "running" in cli("status", "j").out.splitlines()[0]
+
+
+def test_an_empty_name_is_refused_by_every_command_and_is_not_replaced(cli: Cli, folder: Path) -> None:
+    verbs = [
+        ("cancel", "j"), ("cancel", "j/a"), ("pause", "j"), ("resume", "j"), ("retry", "j/a"), ("skip", "j/a"),
+        ("approve", "j/deploy"), ("reject", "j/deploy"), ("send", "j", "word"), ("fire", "j", "pause"),
+        ("fire", "door", "open"), ("breaker", "trip", "cc"),
+        ("breaker", "reset", "cc", "--check", "echo done > checked"),
+    ]  # fmt: skip
+    rows = [Transition("shut", "open", "ajar")]
+    door = Machine("door", states=[State("shut"), State("ajar", terminal=True)], initial="shut", transitions=rows)
+    tasks = [Task("a", command=["x"], tool="cc"), Task("deploy", command=["x"], hold=Approval())]
+    with running() as live:
+        live.submit("j", *tasks)
+        live.portal.call(lambda: live.runtime.spawn(MachineActor(door), name="door"))
+        live.portal.call(live.runtime._services.settled, 60)
+        told = [cli(*words, "--by", "") for words in verbs]
+        (row,) = live.runtime.journal.reader.machines()
+        assert row.state == "shut"
+    told += [cli(*words, "--by", "") for words in verbs]
+    assert [(one.code, "`by` is the name of the author" in one.err) for one in told] == [(2, True)] * len(told)
+    with reading(Path("callboard.db")) as reader:
+        assert not reader.inbox()
+    assert not (folder / "checked").exists()
 
 
 def test_decisions_that_a_stopped_journal_refuses_at_once(

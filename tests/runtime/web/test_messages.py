@@ -56,6 +56,18 @@ async def test_a_webhooks_body_is_the_value_json_or_text(runtime: Runtime, clien
     assert await result(job) == [{"cents": 1200}, "paid=yes&by=ana", None, "caf\u00e9", [1]]
 
 
+async def test_a_webhooks_sender_is_checked_and_an_empty_name_is_not_replaced(
+    runtime: Runtime, client: httpx.AsyncClient
+) -> None:
+    job = await submitted(runtime, 1)
+    path = f"/api/jobs/{job.id}/messages/payment"
+    for by in ("", " ", "n" * 201):
+        answer = await client.post(path, params={"by": by}, content=b"1")
+        assert (answer.status_code, "`by` is the name of the author" in answer.text) == (422, True), answer.text
+    assert (await client.post(path, params={"by": "bank"}, content=b"2")).status_code == 200
+    assert await result(job) == [2]
+
+
 async def test_a_webhook_that_is_delivered_twice_is_one_message(runtime: Runtime, client: httpx.AsyncClient) -> None:
     job = await submitted(runtime, 2)
     path, key = f"/api/jobs/{job.id}/messages/payment", {"Idempotency-Key": f'"evt-{job.id}"'}
