@@ -111,7 +111,7 @@ class Alerter:
         if not watch.admits(event.at):
             if watch.suppressed == 1:
                 left = f"further ones are only counted for {watch.began + watch.period - event.at:.0f} s"
-                kernel.notice(SUPPRESSED, "warning", f"an alert was suppressed, {left}: {text}")
+                kernel.notice(SUPPRESSED, "warning", f"an alert was suppressed, and {left}: {text}")
             return
         suppressed, watch.suppressed = watch.suppressed, 0
         kernel.notice(EVENT, "info", f"alert: {text}", about=event.entity_id, level=event.severity)

@@ -256,7 +256,7 @@ class Kernel(TurnOperations):
         if call is None:
             self.stale += 1
             kind = type(message).__name__
-            text = f"a {kind} under fencing token {message.token} is stale: refused"
+            text = f"a {kind} under fencing token {message.token} is stale, and was refused"
             self.notice("stale_message", "warning", text, message=kind, token=message.token)
             if isinstance(message, Beat):  # the call still runs, but should have ended
                 self.effect(StopCall(message.token, force=True))

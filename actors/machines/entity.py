@@ -375,7 +375,10 @@ def tell_missing(kernel: Kernel, found: Iterable[MachineEntity]) -> None:
             missing.setdefault(entity.missing, []).append(entity.record.id)
     for why, names in missing.items():
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        text = f"{why}. They take no events, and their timers wait, until they are spawned with their machine: {shown}"
+        text = (
+            f"{why}. These entities take no events, and their timers wait, until they are spawned with their machine: "
+            f"{shown}"
+        )
         kernel.notice("machine_missing", "error", text, names=names[:100])
 
 

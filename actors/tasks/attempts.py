@@ -271,7 +271,7 @@ def _ended_badly(task: TaskActor, ended: CallEnded) -> None:
 def _refuse(task: TaskActor, ended: CallEnded) -> None:
     """Refuse the end of an attempt that is no longer the present one."""
     task.kernel.stale += 1
-    text = f"an end ({ended.status}) of {task.record.id} under fencing token {ended.token} is stale: refused"
+    text = f"an end ({ended.status}) of {task.record.id} under fencing token {ended.token} is stale, and was refused"
     task.kernel.notice("stale_message", "warning", text, task, message="CallEnded", token=ended.token)
 
 

@@ -65,8 +65,9 @@ def provide(workforce: Workforce, job: Job, *, again: bool = False) -> None:
             _say(breaker, declared.breaker, job_id, over is not None and over.breaker is not None)
         wanted, limit = declared.max_parallel, limits[name]
         if wanted is not None and limit is not None and limit != wanted:
-            end = f"{workforce.tool_limits.of(name)} holds, the strictest of those that run"
-            _tell(breaker, job_id, f"max_parallel = {wanted}", f"{limit}", end, setting="max_parallel")
+            said = f"sets max_parallel = {wanted} for tool {name!r}, but {limit} was in force"
+            end = f"the strictest limit holds, which is {workforce.tool_limits.of(name)}"
+            _tell(breaker, job_id, f"{said}: {end}", setting="max_parallel")
 
 
 def settle(workforce: Workforce) -> None:
@@ -138,8 +139,10 @@ def _say(known: BreakerActor, said: Breaker, job_id: str, overruled: bool) -> No
     record = known.record
     differs = _with(record, said, record.said_by) != record
     if differs and record.said_by is not None:
-        end = "the runtime's setting holds" if overruled else "the settings submitted last apply"
-        _tell(known, job_id, _words(said), f"the one of {record.said_by}", end, setting="breaker")
+        end = "the runtime's settings hold" if overruled else "the settings that were submitted last apply"
+        who = "the runtime" if record.said_by == RUNTIME else f"job {record.said_by}"
+        text = f"sets the breaker of tool {record.name!r} to {_words(said)}, but {who} has set it otherwise: {end}"
+        _tell(known, job_id, text, setting="breaker")
     if not overruled:
         _set(known, said, job_id)
 
@@ -162,12 +165,11 @@ def _with(record: BreakerRecord, said: Breaker, by: str | None) -> BreakerRecord
 
 def _words(said: Breaker) -> str:
     return (
-        f"a breaker of {number_of(said.failure_threshold, 'failure')}, {seconds(said.cooldown):g} s and "
+        f"{number_of(said.failure_threshold, 'failure')}, a cooldown of {seconds(said.cooldown):g} s and "
         f"{number_of(said.success_threshold, 'success', 'successes')}"
         + (f", ignoring {', '.join(said.ignore)}" if said.ignore else "")
     )
 
 
-def _tell(known: BreakerActor, job_id: str, said: str, held: str, end: str, *, setting: str) -> None:
-    text = f"job {job_id} asks for {said} for tool {known.record.name!r}, and not for {held}: {end}"
-    known.kernel.notice("tool_settings_differ", "warning", text, known, job=job_id, setting=setting)
+def _tell(known: BreakerActor, job_id: str, text: str, *, setting: str) -> None:
+    known.kernel.notice("tool_settings_differ", "warning", f"job {job_id} {text}", known, job=job_id, setting=setting)

@@ -253,7 +253,10 @@ class WorkerActor(Entity[WorkerRecord]):
         kernel, strays = self.kernel, [token for token in tokens if self._is_stray(token)]
         for token in strays:
             if token not in self.strays:
-                text = f"worker {self.record.id} runs a body under fencing token {token}, which has ended: it is killed"
+                text = (
+                    f"worker {self.record.id} still runs a body under fencing token {token}, though that call has "
+                    "ended: the body is killed"
+                )
                 kernel.notice("stray_body", "warning", text, self, token=token)
             kernel.effect(StopCall(token, force=True))
         self.strays = frozenset(strays)

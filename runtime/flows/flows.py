@@ -34,6 +34,7 @@ from ...actors.records.task import DurableWait
 from ...actors.spec.limits import UNROUTABLE_TIMEOUT
 from ...actors.tasks.attempt_clock import RUNNING
 from ...actors.user_code import message_of
+from ...machines.keywords import number_of
 from ..dispatch.body_context import being_cancelled
 from ..dispatch.given_up import Held, held_of_asyncio
 from ..dispatch.runners import RunnerPool
@@ -173,7 +174,8 @@ class Flows:
         call = self._host.kernel.calls.get(token)
         if completed and left and call is not None:
             names = ", ".join(left[:10]) + (f" and {len(left) - 10} more" if len(left) > 10 else "")
-            text = f"{call.task_id or 'a task'} has completed without asking for {len(left)} kept steps: {names}"
+            steps = number_of(len(left), "kept step")
+            text = f"{call.task_id or 'a task'} has completed without asking for {steps}: {names}"
             task = self._host.kernel.entities.get(call.key)
             record = None if task is None else cast("TaskActor", task).record
             self._host.notice(

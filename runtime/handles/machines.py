@@ -303,8 +303,9 @@ class Machines:
         if not self._full:
             self._full = True
             text = (
-                f"{core.waiting} events wait for machine {core.name}, and {self._waiting} for all: what is told beyond "
-                f"{EVENTS} and {EVENTS_OF_ALL} is refused, and a dead letter. `tell` returns False then; `ask` waits"
+                f"{core.waiting} events wait for machine {core.name}, and {self._waiting} for all machines. Above "
+                f"{EVENTS} for one and {EVENTS_OF_ALL} for all, `tell` returns False, and the event becomes a dead "
+                "letter; `ask` waits"
             )
             self.host.notice("events_refused", "warning", text, kind="machine", entity_id=core.name)
 

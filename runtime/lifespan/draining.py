@@ -16,6 +16,7 @@ import anyio
 
 from ...actors.messages.inputs import Drain
 from ...actors.tasks.attempts import STOP_MARGIN
+from ...machines.keywords import number_of
 from ..dispatch.threads import at_once
 from ..execution.calls import CHECK_GRACE
 
@@ -136,7 +137,8 @@ async def archive_ended(host: KernelHost, journal: Path, limit: float) -> None:
     moving = partial(move_all, journal, living=living, now=host.now(), may_go_on=lambda: host.monotonic() < until)
     left = await at_once(moving)
     if left.reason is not None:
-        text = f"{len(left.jobs)} ended jobs stay in the journal, to be archived the next time: {left.reason}"
+        jobs = number_of(len(left.jobs), "ended job")
+        text = f"{jobs} could not be archived, and will be the next time: {left.reason}"
         host.notice("not_archived", "warning", text, jobs=left.jobs, reason=left.reason)
 
 

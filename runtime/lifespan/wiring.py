@@ -358,8 +358,8 @@ class Wiring:
         left = self._services.abandoned_threads.threads() if self._services.abandoned_threads.stopped else []
         if left:
             text = (
-                f"a thread still runs, of {', '.join(left)}, and nothing can end it: asyncio, trio or Python waits for "
-                "it before the program ends. Write what blocks as a plain function, without `await`, or give it a "
+                f"threads of {', '.join(left)} still run, and nothing can end them: asyncio, trio or Python waits for "
+                "them before the program ends. Write what blocks as a plain function, without `await`, or give it a "
                 "limit of its own (docs/embedding.md)"
             )
             self._services.host.notice("threads_left", "warning", text, left=left)

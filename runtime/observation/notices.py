@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from ...actors.messages.errors import FireFailed
 from ...actors.messages.notices import Notice, Severity
 from ...actors.user_code import called, is_a, message_of
+from ...machines.keywords import number_of
 from ..dispatch.actor_failures import ActorTrouble
 from ..dispatch.dispatcher import Dispatcher
 from ..text.logs import masked_notice
@@ -85,12 +86,14 @@ class Notices:
 
     def subscriber_broken(self, error: Exception, times: int) -> None:
         """Report that a subscriber of dead letters has raised."""
-        text = f"a subscriber of dead letters raised, {times} times in all: {message_of(error)}"
+        text = f"a subscriber of dead letters raised, {number_of(times, 'time')} in all: {message_of(error)}"
         self.notice("subscriber_failed", "error", text, raised=error, times=times, traceback=traceback_of(error))
 
     def log_failed(self, error: Exception, times: int) -> None:
         """Report that the application's log has raised, to all receivers except that log."""
-        text = f"the log that this program has configured raised, {times} times in all: {message_of(error)}"
+        text = (
+            f"the log that this program has configured raised, {number_of(times, 'time')} in all: {message_of(error)}"
+        )
         notice = self._broken("log_failed", text, error, times=times)
         self.hub.tell_readers(notice)
         self._took(notice)

@@ -264,7 +264,7 @@ def test_what_a_workstream_says_of_the_limit_holds_and_is_told_to_the_others() -
     assert stage.want.most == 1
     assert stage.rings == before + 1
     assert stage.reports == [
-        "job two asks for max_parallel = 1 for tool 't', and not for 3: 1 holds, the strictest of those that run"
+        "job two sets max_parallel = 1 for tool 't', but 3 was in force: the strictest limit holds, which is 1"
     ]
 
 

@@ -14,7 +14,7 @@ MINE = {"t": Tool(max_parallel=1, breaker=Breaker(failure_threshold=7, cooldown=
 
 
 def conflicts(stage: KernelHarness) -> list[str]:
-    return [report for report in stage.reports if "asks for" in report]
+    return [report for report in stage.reports if " sets " in report]
 
 
 def test_the_last_workstream_that_says_how_decides_and_that_is_told() -> None:
@@ -31,8 +31,8 @@ def test_the_last_workstream_that_says_how_decides_and_that_is_told() -> None:
     assert (stage.breaker.failure_threshold, stage.breaker.ignore, stage.breaker.said_by) == (5, ["ValueError"], "five")
     (told,) = conflicts(stage)
     assert told == (
-        "job five asks for a breaker of 5 failures, 60 s and 1 success, ignoring ValueError for tool 't', "
-        "and not for the one of four: the settings submitted last apply"
+        "job five sets the breaker of tool 't' to 5 failures, a cooldown of 60 s and 1 success, ignoring ValueError, "
+        "but job four has set it otherwise: the settings that were submitted last apply"
     )
 
 
@@ -44,9 +44,10 @@ def test_what_the_runtime_says_of_a_tool_holds_whatever_workstreams_say() -> Non
     stage.submit(flow(use("a"), use("b"), tools=tools))
     assert stage.breaker.failure_threshold == 7
     assert stage.states() == {"a": "running", "b": "queued"}  # one at a time
-    assert [text.partition(": ")[2] for text in conflicts(stage)] == [
-        "the runtime's setting holds", "1 holds, the strictest of those that run",
-    ]  # fmt: skip
+    assert [text.partition(", but ")[2] for text in conflicts(stage)] == [
+        "the runtime has set it otherwise: the runtime's settings hold",
+        "1 was in force: the strictest limit holds, which is 1",
+    ]
 
 
 def test_two_workstreams_that_want_different_numbers_at_a_time() -> None:
@@ -56,7 +57,7 @@ def test_two_workstreams_that_want_different_numbers_at_a_time() -> None:
     stage.submit(flow(use("c"), use("d"), tools={"t": Tool(max_parallel=2)}), "two")
     assert len(stage.running) == 1
     assert conflicts(stage) == [
-        "job two asks for max_parallel = 2 for tool 't', and not for 1: 1 holds, the strictest of those that run"
+        "job two sets max_parallel = 2 for tool 't', but 1 was in force: the strictest limit holds, which is 1"
     ]
 
 

@@ -257,7 +257,7 @@ async def test_leaving_tells_whose_threads_the_program_waits_for(way: str, anyio
 
     (notice,) = await told_of(run)
     assert notice.facts == {"left": ["the body of w@1/t"]}
-    assert "a thread still runs, of the body of w@1/t" in notice.text
+    assert "threads of the body of w@1/t still run" in notice.text
 
 
 async def test_it_tells_of_an_actor() -> None:

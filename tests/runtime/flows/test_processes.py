@@ -120,7 +120,7 @@ async def test_kept_steps_that_were_not_asked_for_are_told(engine: str, place: P
         await result(runtime, bodies.forgets, place, engine, retry=SOON, args={"asks": asks})
         with anyio.fail_after(300):
             told = await anext(one async for one in seen if getattr(one, "event", "") == "steps_not_asked")
-        assert told.text.endswith("1 kept steps: double#2" if asks else "2 kept steps: double, double#2")
+        assert told.text.endswith("1 kept step: double#2" if asks else "2 kept steps: double, double#2")
 
 
 # -- kills -------------------------------------------------------------------------------------------------------------

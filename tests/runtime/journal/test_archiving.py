@@ -155,9 +155,7 @@ async def test_what_cannot_be_moved_stays_and_is_told(place: Folder) -> None:
         await (await runtime.submit(flow(), id="b")).wait()
     (told,) = place.troubles
     assert (told.event, told.severity, told.facts["jobs"]) == ("not_archived", "warning", ["a", "b"])
-    assert told.text.startswith(
-        "2 ended jobs stay in the journal, to be archived the next time: Cannot make the folder"
-    )
+    assert told.text.startswith("2 ended jobs could not be archived, and will be the next time: Cannot make the folder")
     assert place.kept() == ["a", "b"]
     place.archive.unlink()
     async with place.runtime():
