@@ -258,12 +258,12 @@ def _ended_badly(task: TaskActor, ended: CallEnded) -> None:
     elif may_rest(task):  # the body only waited: nothing was interrupted
         rest(task)
     elif task.kernel.drain_began is not None and _was_killed(ended):
-        give_back(task)
+        give_back(task, ended)
     elif ended.status == "lost":  # the worker has ended, so it would be useless to wait for it
         task.fire(Event.RECOVER, reason=ended.error)
         fail(task, ended, end="lost")
     elif task.kernel.draining:
-        give_back(task)
+        give_back(task, ended)
     else:  # the engine stopped the body without an order
         fail(task, ended, end="lost")
 
@@ -522,28 +522,32 @@ def due_resting(task: TaskActor) -> None:
         wake(task)
 
 
-def lose(task: TaskActor, reason: str) -> None:
-    """End the present attempt as lost, unless it only waits."""
+def lose(task: TaskActor, reason: str, stopped: CallEnded | None = None) -> None:
+    """End the present attempt as lost, unless it only waits. stopped: the end of its body, if that is known."""
     if may_rest(task):
         rest(task, reason)
         return
     ended = CallEnded(task.record.token, "lost", error=reason, error_type=WORKER_LOST, category="transient")
-    fail(task, ended, end="lost")
+    fail(task, ended if stopped is None else _with_use_of(stopped, ended), end="lost")
 
 
-def give_back(task: TaskActor, *, reason: str = "drained") -> None:
+def give_back(task: TaskActor, stopped: CallEnded | None = None, *, reason: str = "drained") -> None:
     """Give back an attempt that a drain stopped, or that has waited without a body: it is not counted, unless `on_loss`
-    forbids to run the body again.
+    forbids to run the body again. stopped: the end of its body, if that is known.
     """
     if task.record.on_loss != "rerun":
-        lose(task, "drained")
+        lose(task, "drained", stopped)
         return
-    journal(task, end="returned")
+    used = None
+    if stopped is not None:  # how it was stopped is no error of the attempt
+        used = _used(stopped) or None
+        stopped = _with_use_of(stopped, CallEnded(stopped.token, stopped.status, duration=stopped.duration))
+    journal(task, stopped, end="returned")
     task.tell_breaker("returned")
     changed = replace(
         task.record, worker=None, worker_id=None, claimed_at=None, limit=None, probe=False, queued_at=task.kernel.at
     )
-    task.fire(REQUEUE, changed, reason=reason)
+    task.fire(REQUEUE, changed, reason=reason, metadata=used)
 
 
 def drain(task: TaskActor, message: Drain) -> None:
@@ -680,6 +684,13 @@ def _used(ended: CallEnded) -> dict[str, Any]:
     if ended.left_behind:
         usage["left_behind"] = list(ended.left_behind)
     return usage
+
+
+def _with_use_of(body: CallEnded, ended: CallEnded) -> CallEnded:
+    """An end with what the body used and left behind."""
+    return replace(
+        ended, cpu_seconds=body.cpu_seconds, peak_memory_bytes=body.peak_memory_bytes, left_behind=body.left_behind
+    )
 
 
 def unrepeated(trouble: Trouble | None) -> Trouble | None:

@@ -1007,6 +1007,31 @@ def test_a_body_that_must_not_simply_run_twice_is_lost_by_a_drain(on_loss: str, 
     assert len(stage.bodies()) == 1
 
 
+@pytest.mark.parametrize("on_loss", ["rerun", "fail", "park"])
+@pytest.mark.parametrize("end", [{"status": "cancelled"}, {"status": "failed", "error": "killed", "exit_code": -15}])
+def test_what_a_drained_body_used_and_left_stands_in_its_transition_and_its_record(
+    on_loss: str, end: dict[str, Any]
+) -> None:
+    stage = KernelHarness()
+    stage.scripts["a"] = hangs
+    stage.submit(flow(task("a", on_loss=on_loss)))
+    stage.send(Drain(stop=False))
+    stage.stubborn.add("a")
+    stage.send(Drain(stop=True))
+    used: dict[str, Any] = {"cpu_seconds": 1.5, "peak_memory_bytes": 4096, "left_behind": (7, 8)}
+    stage.end(stage.token("a"), **end, **used)
+    stage.settle()
+    last = [event for event in stage.kept.transitions if event.entity_id == "job@1/a"][-1]
+    ends = {"rerun": "queued", "fail": "failed", "park": "circuit_open"}
+    assert (last.to_state, last.reason) == (ends[on_loss], "drained")
+    assert last.metadata is not None
+    assert {name: last.metadata[name] for name in used} == {**used, "left_behind": [7, 8]}
+    (attempt,) = stage.attempts("a")
+    assert {name: getattr(attempt, name) for name in used} == used
+    assert attempt.error == (None if on_loss == "rerun" else "drained")  # how it was stopped is no error
+    assert stage.audit() == []
+
+
 def test_a_body_that_ends_by_itself_during_a_drain_counts() -> None:
     stage = KernelHarness()
     stage.scripts["a"] = hangs

@@ -295,7 +295,10 @@ def outgrows_its_parent_and_dies() -> None:
 
 
 def leaves_a_session(task: TaskContext) -> None:
-    """Start a process in a session of its own, and end."""
+    """Start a process in a session of its own, and end; with `stays`, only when it is told to."""
     nowhere = subprocess.DEVNULL
     left = subprocess.Popen(["sleep", "600"], stdout=nowhere, stderr=nowhere, start_new_session=True)
     Path(task.args["file"]).write_text(str(left.pid))
+    while task.args.get("stays"):
+        task.heartbeat()
+        time.sleep(0.01)

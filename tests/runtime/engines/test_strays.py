@@ -11,9 +11,11 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.waiting import until
 
 from callboard import Runtime, Task, Workstream
 from callboard.runtime.calling import Outcome, ProcessInfo
+from callboard.runtime.cli.reading import reading
 from callboard.runtime.engines import strays
 from callboard.runtime.engines.contract import Call, CommandCall
 from callboard.runtime.engines.strays import Beginning
@@ -110,6 +112,29 @@ async def test_what_an_attempt_left_behind_stands_in_its_record_and_in_its_histo
         left = int(file.read_text())
         assert attempt.left_behind == (left,)
         assert [event.metadata["left_behind"] for event in told if "left_behind" in (event.metadata or {})] == [[left]]
+
+
+@pytest.mark.parametrize("kind", ["command", "process"])
+async def test_what_a_drained_attempt_left_behind_stands_in_its_record_and_in_its_history(
+    tmp_path: Path, kind: str
+) -> None:
+    file, place = tmp_path / "pid", tmp_path / "state.db"
+    body = Task("a", command=LEAVES.format(file, "exec sleep 600"), shell=True)
+    if kind == "process":
+        body = Task(
+            "a", run="tests.runtime.engines.process_bodies:leaves_a_session", engine="process",
+            args={"file": str(file), "stays": True},
+        )  # fmt: skip
+    with anyio.fail_after(300), killed(file):
+        async with Runtime(place, drain_deadline=0.0) as runtime:
+            await runtime.submit(Workstream("w", tasks=[body]), id="j")
+            await until(lambda: file.exists() and bool(file.read_text().strip()))
+        with reading(place) as reader:
+            told = [event for event in reader.transitions(entity_id="j@1/a") if event.reason == "drained"]
+            (attempt,) = reader.attempts("j@1/a")
+        left = int(file.read_text())
+        assert attempt.left_behind == (left,)
+        assert [(event.metadata or {})["left_behind"] for event in told] == [[left]]
 
 
 def test_what_is_forked_while_the_processes_are_looked_at_is_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:
