@@ -417,10 +417,14 @@ class KernelHost:
         if self._moved is not None:
             self._moved.set()
 
-    async def moved(self) -> None:
-        """Wait until more is durable, or the host closes. Raises RuntimeClosed if the host is already closed."""
+    def check_open(self) -> None:
+        """Raise RuntimeClosed if the host has closed: it answers no more commands."""
         if self._closed:
             raise closed("the runtime has closed", self._cause)
+
+    async def moved(self) -> None:
+        """Wait until more is durable, or the host closes. Raises RuntimeClosed if the host is already closed."""
+        self.check_open()
         if self._moved is None or self._moved.is_set():
             self._moved = anyio.Event()
         await self._moved.wait()

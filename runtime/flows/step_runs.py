@@ -11,6 +11,8 @@ Rules
 - A step whose function was stopped ends when the function has ended: so two tries never run at a time, unless the first
   was abandoned.
 - A call that ended without a stop order and without a result has lost its worker.
+- The kernel may answer several times, so the host does not know this command as one that waits for its answer. If the
+  host closes, this module ends the waits: its bodies are shielded from their cancel until the first answer.
 - Only the loop's thread uses these objects.
 """
 
@@ -30,6 +32,7 @@ from ...actors.records.step import HOLDS, WAITS, StepRecord
 from ..calling import ErrorInfo, Outcome
 from ..dispatch.uncut import is_cancellation, uncut
 from ..engines.steps import StepRun, StepRunEnd
+from ..errors import closed
 from ..values import LARGEST
 from .lent_slots import unheard
 
@@ -166,6 +169,12 @@ class RunningStep:
         self._enter("")
         self.over.set()
 
+    def closed(self, error: Exception) -> None:
+        """Note that the kernel answers no more, since the runtime has closed."""
+        if not self.over.is_set():
+            self.answered(None, error)
+        self.heard.set()
+
     def leave(self) -> None:
         """Note that the body does not wait for the step any more."""
         self._left = True
@@ -206,6 +215,7 @@ class StepRuns:
         self._lend = lend
         self._of_bodies: dict[int, dict[int, RunningStep]] = {}  # by the token of the body, and the number of the run
         self._by_call: dict[int, RunningStep] = {}
+        host.on_close.append(self._close)
 
     async def run(
         self,
@@ -221,8 +231,9 @@ class StepRuns:
         is lent. settle: persists its end, before the body waits for its slot. gave_up: how its body has given it up.
         Returns what `settle` does.
 
-        Raises AttemptOver if the attempt has ended.
+        Raises AttemptOver if the attempt has ended, RuntimeClosed if the host closes first.
         """
+        self._host.check_open()
         number = request.number
         step = RunningStep(self._waits, token, request, func, partial(self._stop, token, number))
         self._of_bodies.setdefault(token, {})[number] = step
@@ -316,6 +327,12 @@ class StepRuns:
         """The body under that token has ended: a body that was abandoned waits for its steps no longer."""
         for step in list(self._of_bodies.get(token, {}).values()):
             step.answered(None, None)
+
+    def _close(self, cause: BaseException | None) -> None:
+        """The host has closed. cause: the error that broke the runtime, if any."""
+        for of_body in self._of_bodies.values():
+            for step in of_body.values():
+                step.closed(closed("the runtime closed before this step had ended", cause))
 
 
 def _goes_on(_: object) -> bool:

@@ -26,7 +26,8 @@ from callboard import (
     Worker,
     step,
 )
-from callboard.errors import AttemptOver, RetryAfter
+from callboard.actors.messages.commands import RunStep
+from callboard.errors import AttemptOver, RetryAfter, RuntimeClosed
 from callboard.runtime.calling import ErrorInfo, Outcome
 from callboard.runtime.engines.process.flow_proxy import FlowProxy
 from callboard.runtime.engines.steps import FlowFacts, StepRun, StepRunEnd
@@ -496,34 +497,48 @@ def test_a_step_is_given_up_when_the_kernel_says_so_and_counts_if_a_worker_has_t
         assert (body.idle, body.busy) == (0, 0)
 
 
+RUN = StepRun(1, replace(ROW, key=0), False, None, None, True, None)
+END = StepRunEnd(HOLDS, 7)
+
+
+class Host:
+    """A host that answers nothing: the test does."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.tell = self.told.append
+        self.kernel = SimpleNamespace(drain_began=None)
+        self.on_close: list[Callable[[BaseException | None], None]] = []
+
+    def check_open(self) -> None:
+        pass
+
+    def now(self) -> float:
+        return 5.0
+
+
+async def never(*_: Any) -> None:
+    raise AssertionError(_)
+
+
+async def lend(_: int, wait: Callable[[], Any]) -> None:
+    await wait()
+
+
+async def gave_up() -> str:
+    return "cancel 0"
+
+
 async def test_a_step_that_is_cancelled_before_its_first_answer_is_not_kept_as_waiting() -> None:
-    told: list[Any] = []
-
-    class Host:
-        tell = staticmethod(told.append)
-        kernel = SimpleNamespace(drain_began=None)
-
-        @staticmethod
-        def now() -> float:
-            return 5.0
-
-    async def never(*_: Any) -> None:
-        raise AssertionError(_)
-
-    async def lend(_: int, wait: Callable[[], Any]) -> None:
-        await wait()
-
-    async def gave_up() -> str:
-        return "cancel 0"
-
-    runs = StepRuns(cast("Any", Host), Body(), lend)
+    host = Host()
+    told = host.told
+    runs = StepRuns(cast("Any", host), Body(), lend)
     async with anyio.create_task_group() as group:
         scope = anyio.CancelScope()
 
         async def run() -> None:
             with scope:
-                run = StepRun(1, replace(ROW, key=0), False, None, None, True, None)
-                await runs.run(7, run, None, never, None, gave_up=gave_up)
+                await runs.run(7, RUN, None, never, None, gave_up=gave_up)
 
         group.start_soon(run)
         await anyio.wait_all_tasks_blocked()
@@ -535,8 +550,80 @@ async def test_a_step_that_is_cancelled_before_its_first_answer_is_not_kept_as_w
     assert (row.key, row.worker_use, row.cancelled_at, row.given_up) == (1, None, 5.0, "cancel 0")
 
 
-RUN = StepRun(1, replace(ROW, key=0), False, None, None, True, None)
-END = StepRunEnd(HOLDS, 7)
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("answers", [[], [ROW], [HOLDS]], ids=["unheard", "waits", "holds"])
+async def test_a_step_ends_when_the_host_closes_although_the_kernel_answers_no_more(
+    cancelled: bool, answers: list[StepRecord]
+) -> None:
+    host, ends, waiting = Host(), list[str](), not answers or answers == [HOLDS]
+    runs = StepRuns(cast("Any", host), Body(), lend)
+    with anyio.fail_after(300):
+        async with anyio.create_task_group() as group:
+            scope = anyio.CancelScope()
+
+            async def run() -> None:
+                try:
+                    with scope:
+                        await runs.run(7, RUN, None, never, None, gave_up=gave_up)
+                    ends.append("cancelled")
+                except RuntimeClosed as error:
+                    ends.append(str(error))
+
+            group.start_soon(run)
+            await anyio.wait_all_tasks_blocked()
+            for row in answers:
+                host.told[0].reply.answer(row, None)
+            await anyio.wait_all_tasks_blocked()
+            if cancelled:
+                scope.cancel()
+                await anyio.wait_all_tasks_blocked()
+                assert ends == ([] if waiting else ["cancelled"])  # it waits for its answer, or for the function's end
+            for close in host.on_close:
+                close(ArithmeticError("broken"))
+                close(None)  # as the end of the dispatcher does
+    assert len(ends) == 1
+    assert ends[0] == "cancelled" if cancelled else "this step had ended (it broke: " in ends[0]
+    assert not runs.living
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["it is asked for before", "it is asked for after"])
+async def test_a_step_of_a_body_in_a_thread_is_answered_when_the_runtime_breaks_at_that_moment(
+    open_runtime: Open, late: bool
+) -> None:
+    """Nobody else ends its wait: its body would stay in its thread for ever."""
+    ends: list[str] = []
+
+    @step(capabilities=GPU)
+    async def train() -> None:
+        await anyio.sleep_forever()
+
+    def body(task: TaskContext) -> None:
+        try:
+            task.step_blocking(train)
+        except RuntimeClosed as error:
+            ends.append(str(error))
+            raise
+
+    runtime = open_runtime(workers=(Worker("thread", engine="thread"), ONE[1]), drain_deadline=0.0)
+    with anyio.fail_after(300), pytest.raises(RuntimeClosed):
+        async with runtime:
+            host = runtime._services.host
+            tell = host.tell
+
+            def breaks(message: Any) -> None:
+                broken = ArithmeticError("a bug of its own")
+                if late and type(message) is RunStep:
+                    runtime._life.broke(broken)
+                tell(message)
+                if not late and type(message) is RunStep:
+                    runtime._life.broke(broken)
+
+            host.tell = breaks
+            job = await submitted(runtime, body)
+            await job.wait()
+    await until(lambda: ends)
+    assert len(ends) == 1
+    assert "a bug of its own" in ends[0]
 
 
 @pytest.mark.parametrize("kept", [True, False])
