@@ -279,12 +279,13 @@ class UseTool(Message, frozen=True):
 class LeaveTool(Message, frozen=True):
     """A step has stopped using its tool, or waiting for it. ended: how its function ended, as for a body.
 
-    given_up: how its body has given up the wait, as `StepRecord.given_up`.
+    given_up: how its body has given up the wait, as `StepRecord.given_up`. Answered with the step's record.
     """
 
     token: int
     number: int
     ended: CallEnded
+    reply: Reply
     given_up: str | None = None
 
 

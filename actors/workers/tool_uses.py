@@ -139,13 +139,17 @@ class ToolUses:
 
     def leave(self, message: LeaveTool) -> None:
         """Take back the unit of a step whose function has ended, or that does not wait for it any more."""
-        use = self.kernel.end_use(message.token, message.number)
+        kernel = self.kernel
+        use = kernel.end_use(message.token, message.number)
         if use is None:  # the tool is the one of its task, or its body has ended
+            kernel.effect(Answer(message.reply, None, steps.over()))
             return
+        step = use.step
         if message.given_up is not None or (use.waits and (not use.held or message.ended.status == "gone")):
-            drains = message.given_up is None and self.kernel.drain_began is not None  # it asks again
-            at = None if drains else self.kernel.at
-            self._keep(use, None, cancelled_at=at, given_up=message.given_up)
+            drains = message.given_up is None and kernel.drain_began is not None  # it asks again
+            at = None if drains else kernel.at
+            step = self._keep(use, None, cancelled_at=at, given_up=message.given_up)
+        kernel.effect(Answer(message.reply, step))
         self._free(use)
         self._judge(use, message.ended)
 

@@ -25,6 +25,7 @@ Rules (DESIGN section 10)
   between two messages. A replay, in the round in which the body gave it up, does not ask for it again: the limit that
   ended it is ended at once, and another part of the body that cancelled it does so again. A function that runs is
   given up with its step; a step that is being persisted is not.
+- The limit that counts is the outermost one that is over when the decision is durable: it ends the call for the body.
 - In a replay a kept step of a branch returns once the other branches have asked for those that had begun before it
   ended, so that a branch that cancels the others does not do so before they have come as far as they had.
 - If other branches run in a scope that was over, the replay ends the scope when they have asked for all kept steps that
@@ -513,23 +514,18 @@ class Flow:
             return use, await self.flows.use_tool(self.token, ToolRequest(use, tool, row))
         except BaseException as error:
             way = await self._way(error)
-            self._leave_tool(use, "gone", given_up=way)
-            if way is not None:
-                await self._settle()
+            if way is None:
+                self._leave_tool(use, "gone")
+                raise
+            with suppress(Exception):  # it has used the unit of its attempt, perhaps
+                row = await self.flows.give_up_tool(self.token, use, CallEnded(self.token, "gone"), way)
+            await self._decided(row, await self._way(error))
             raise
 
     def _leave_tool(
-        self,
-        use: int,
-        status: str,
-        error: BaseException | None = None,
-        *,
-        timed_out: bool = False,
-        given_up: str | None = None,
+        self, use: int, status: str, error: BaseException | None = None, *, timed_out: bool = False
     ) -> None:
-        """Give back a unit of a tool. error: of the function; timed_out: the error is that of a try's time limit.
-        given_up: how the body gave up the wait for the unit.
-        """
+        """Give back a unit of a tool. error: of the function; timed_out: the error is that of a try's time limit."""
         ended = CallEnded(self.token, status)
         if error is not None:
             info = error.info if isinstance(error, StepRaised) else describe(error, self._mask)
@@ -537,7 +533,7 @@ class Flow:
                 self.token, status, error_type="timed_out" if timed_out else info.type, permanent=info.permanent,
                 retry_after=info.retry_after, category=info.category, kinds=info.kinds, leaves=info.leaves,
             )  # fmt: skip
-        self.flows.leave_tool(self.token, use, ended, given_up)
+        self.flows.leave_tool(self.token, use, ended)
 
     async def _try(
         self,
@@ -593,8 +589,9 @@ class Flow:
                 await self._gave_up(settled[0], error, told=False)
             elif use:
                 self._leave_tool(use, "cancelled")
-            if await self._way(error) is not None:
-                await self._settle()  # what was persisted of the run
+            if not self.flows.in_runtime and await self._way(error) is not None:
+                with suppress(Exception):  # as in `_decided`
+                    await self.flows.settle(self.token)  # what the runtime has persisted of the run
             raise
 
     async def _sent_to_worker(
@@ -919,16 +916,22 @@ class Flow:
         if way is not None or (told and row.key and not isinstance(error, Exception | FlowAsleep)):
             now = self.flows.now()
             cancelled = msgspec.structs.replace(
-                row, began_at=row.began_at or now, cancelled_at=now, given_up=way, tool_use=None, worker_use=None
+                row, began_at=row.began_at or now, cancelled_at=now, tool_use=None, worker_use=None
             )
-            self.flows.keep_later(self.token, cancelled)
-            if way is not None:
-                await self._settle()
+            if way is None:
+                self.flows.keep_later(self.token, cancelled)
+            else:
+                await self._decided(cancelled, way)
 
-    async def _settle(self) -> None:
-        """Wait until it is durable that the body has given something up, which it may act upon from now on."""
+    async def _decided(self, row: StepRecord, way: str | None) -> None:
+        """Wait until it is durable how the body has given up a call, which it may act upon from now on.
+
+        A limit further out may be over by then: for the body that one has ended the call, and so it is kept instead.
+        """
         with suppress(Exception):  # the attempt, or the runtime, has ended: the body does nothing more
-            await self.flows.settle(self.token)
+            while way is not None and way != row.given_up:
+                row = await self._keep(msgspec.structs.replace(row, cancelled_at=self.flows.now(), given_up=way))
+                way = await self.flows.limits.gave_up_here()
 
     async def _give_up_again(self, row: StepRecord) -> NoReturn:
         """Be given up as before. row: of the call. Raises FlowChanged if nothing in the present body can do that."""
@@ -999,11 +1002,10 @@ class Flow:
         key = self._waits.get((name, number), 0)
         row = StepRecord(
             key=key, flow=0, task=0, task_id="", name=name, number=number, function=name, branch=not self._in_order,
-            began_at=now, tries=0, cancelled_at=now, given_up=way,
+            began_at=now, tries=0,
         )  # fmt: skip
         self._count += not key
-        self.flows.keep_later(self.token, row)
-        await self._settle()
+        await self._decided(row, way)
 
     async def _in_turn(self, ended_at: float) -> None:
         """Let other branches ask first for the kept steps that had begun before that time, as far as they come to them

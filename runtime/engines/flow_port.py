@@ -118,9 +118,13 @@ class FlowPort(Protocol):
         """
         ...
 
-    def leave_tool(self, token: int, number: int, ended: CallEnded, given_up: str | None) -> None:
-        """Give back a unit of a tool, or wait no longer for one. ended: how the function of the step has ended.
-        given_up: how its body has given up the wait.
+    def leave_tool(self, token: int, number: int, ended: CallEnded) -> None:
+        """Give back a unit of a tool, or wait no longer for one. ended: how the function of the step has ended."""
+        ...
+
+    async def give_up_tool(self, token: int, number: int, ended: CallEnded, way: str) -> StepRecord:
+        """`leave_tool` for a wait that its body has given up. way: as in `StepRecord.given_up`. Returns the step's
+        record when it is durable. Raises AttemptOver if the attempt has ended.
         """
         ...
 

@@ -541,11 +541,26 @@ class Flows:
                 self._goes_on(token)
         return row
 
-    def leave_tool(self, token: int, number: int, ended: CallEnded, given_up: str | None) -> None:
+    def leave_tool(
+        self,
+        token: int,
+        number: int,
+        ended: CallEnded,
+        way: str | None = None,
+        over: Callable[[Any, Exception | None], object] | None = None,
+    ) -> None:
         """Give back a unit of a tool, or wait no longer for one. ended: how the function of the step has ended.
-        given_up: how its body has given up the wait.
+        way: how its body has given up the wait. over: called with its record when that is durable, or an error.
         """
-        self._host.tell(LeaveTool(token, number, ended, given_up))
+        self._host.tell(LeaveTool(token, number, ended, Reply(over or unheard), way))
+
+    async def give_up_tool(self, token: int, number: int, ended: CallEnded, way: str) -> StepRecord:
+        """`leave_tool` for a wait that its body has given up. Returns the step's record when it is durable. Raises
+        AttemptOver if the attempt has ended.
+        """
+        question = self._host.command(lambda reply: LeaveTool(token, number, ended, reply, way), here=True)
+        left: StepRecord = await self._answer(question, is_last=False)
+        return left
 
     async def run_step(
         self,

@@ -19,6 +19,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -52,6 +53,10 @@ class BodyWaits(Protocol):
 
     def idles(self, token: int, change: int) -> None:
         """Note that a body does nothing but wait (+1), or that such a wait is over (-1)."""
+        ...
+
+    async def keep(self, token: int, row: StepRecord) -> StepRecord:
+        """Persist a step; returns its record when it is durable. Raises AttemptOver if the attempt has ended."""
         ...
 
     def works(self, token: int, change: int) -> None:
@@ -255,8 +260,7 @@ class StepRuns:
                     lending(token)
                 await self._lend(token, over)
         except BaseException as error:
-            way = await gave_up() if is_cancellation(error) else None
-            await self._cancelled(token, step, way)
+            await self._cancelled(token, step, gave_up if is_cancellation(error) else _not_given_up)
             raise
         finally:
             step.leave()
@@ -267,10 +271,11 @@ class StepRuns:
                 self._of_bodies.pop(token, None)
         return settled[0]
 
-    async def _cancelled(self, token: int, step: RunningStep, given_up: str | None) -> None:
+    async def _cancelled(self, token: int, step: RunningStep, gave_up: Callable[[], Awaitable[str | None]]) -> None:
         """Handle the cancel of a step: wait until the function has ended, if it runs. If the function has returned,
-        persist its result. given_up: how the body has given it up, if it has.
+        persist its result. gave_up: how the body has given it up, if it has.
         """
+        given_up = await gave_up()
         if step.error is not None or (step.settled and step.func is not None):
             return
         if step.outcome is None:
@@ -283,8 +288,15 @@ class StepRuns:
             drains = given_up is None and self._host.kernel.drain_began is not None  # then it runs again
             at = None if drains else self._host.now()
             row = replace(step.row, worker_use=None, unroutable=None, cancelled_at=at)
-        if row is not None:
-            self._host.tell(KeepStep(token, replace(row, given_up=given_up), Reply(unheard)))
+        if row is None:
+            return
+        if given_up is None:
+            self._host.tell(KeepStep(token, row, Reply(unheard)))
+            return
+        with suppress(Exception):  # as in `Flow._decided`
+            while given_up is not None and given_up != row.given_up:
+                row = await self._waits.keep(token, replace(row, given_up=given_up))
+                given_up = await gave_up()
 
     def _returned(self, row: StepRecord, outcome: Outcome) -> StepRecord | None:
         """The row of a step that has returned; None if it has not, or if its result cannot be kept."""
@@ -337,6 +349,10 @@ class StepRuns:
 
 def _goes_on(_: object) -> bool:
     return False
+
+
+async def _not_given_up() -> None:
+    """The body did not give up a step whose wait was not cancelled."""
 
 
 def _reported(row: StepRecord, report: Any) -> StepRunEnd:

@@ -108,8 +108,8 @@ class WorkerRequests:
             )
             return False
         if want.what == "leave":
-            ended, given_up = msgspec.json.decode(want.payload, type=tuple[CallEnded, str | None])
-            self._flows.leave_tool(context.token, int(want.name), ended, given_up)
+            ended, way = msgspec.json.decode(want.payload, type=tuple[CallEnded, str | None])
+            self._flows.leave_tool(context.token, int(want.name), ended, way, partial(self._was_taken, want))
             return True
         row = msgspec.json.decode(want.payload, type=StepRecord)
         self._flows.keep_later(context.token, row, partial(self._was_kept, want))

@@ -376,7 +376,7 @@ class _Port:
         return self._stage.loop.call_later(seconds, do).cancel
 
     async def keep(self, token: int, row: StepRecord) -> StepRecord:  # noqa: ARG002 - there is one attempt
-        if row.ended_at is None and self._progress.answer(row) is None:
+        if row.ended_at is None and row.given_up is None and self._progress.answer(row) is None:
             await self._progress.wait(row.label)
         return replace(row, key=row.key or next(self._keys))
 

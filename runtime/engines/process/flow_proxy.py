@@ -235,9 +235,14 @@ class FlowProxy:
         answer = await self._proxy.answer_on_loop("tool", request.tool, msgspec.json.encode(request))
         return msgspec.json.decode(answer, type=StepRecord)
 
-    def leave_tool(self, token: int, number: int, ended: CallEnded, given_up: str | None) -> None:  # noqa: ARG002
+    def leave_tool(self, token: int, number: int, ended: CallEnded) -> None:  # noqa: ARG002 - it is this body's
         """Give back a unit of a tool, or wait no longer for one."""
-        self._proxy.tell("leave", str(number), msgspec.json.encode((ended, given_up)))
+        self._proxy.tell("leave", str(number), msgspec.json.encode((ended, None)))
+
+    async def give_up_tool(self, token: int, number: int, ended: CallEnded, way: str) -> StepRecord:  # noqa: ARG002
+        """`leave_tool` for a wait that its body has given up. Returns the step's record when it is durable."""
+        answer = await self._proxy.answer_uncut("leave", str(number), msgspec.json.encode((ended, way)), is_last=False)
+        return msgspec.json.decode(answer, type=StepRecord)
 
     async def run_step(
         self,

@@ -48,7 +48,8 @@ class Steps(KernelHarness):
 
     def leave(self, name: str, number: int = 1, status: str = "ok", **more: Any) -> None:
         """Let a step of a task's body leave its tool."""
-        self.send(LeaveTool(self.token(name), number, CallEnded(self.token(name), status, **more)))
+        ended = CallEnded(self.token(name), status, **more)
+        self.send(LeaveTool(self.token(name), number, ended, Reply(lambda *_: None)))
 
     def rows(self, name: str) -> list[str | None]:
         """How the journaled steps of a task use their tool."""

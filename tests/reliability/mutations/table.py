@@ -230,8 +230,8 @@ IN_FLOWS = (
     ),
     Mutation(
         "a wait that its body gave up is not kept as given up",
-        "cancelled_at=now, given_up=way, tool_use=None",
-        "cancelled_at=now, given_up=None, tool_use=None",
+        "            while way is not None and way != row.given_up:\n",
+        "            while False:\n",
         "flows",
     ),
 )

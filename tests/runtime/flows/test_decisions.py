@@ -33,7 +33,7 @@ from callboard import (
 from callboard.errors import FlowChanged
 from callboard.runtime.flows.flows import Flows
 from callboard.runtime.flows.lent_slots import AT_ONCE
-from callboard.testing import check_replay
+from callboard.testing import Simulation, check_replay
 
 pytestmark = pytest.mark.anyio
 HOUR = 3600.0
@@ -639,3 +639,37 @@ async def test_a_sleep_that_an_earlier_attempt_gave_up_begins_anew(tmp_path: Pat
         assert (row.due_at or 0.0) - row.began_at == 20
         clock.advance(20)
         assert await result(job) == "slept"
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_limit_that_is_over_when_the_decision_is_durable_is_the_one_that_ends_again(call: str) -> None:
+    """A further limit is over while a slow journal persists that the inner one was."""
+    ended: list[str] = []
+
+    async def body(task: TaskContext) -> str:
+        job = await child(task) if call == "a child job" else None
+        which = "outer"
+        with anyio.move_on_after(30):
+            with anyio.move_on_after(20):
+                await (CALLS[call](task) if job is None else job.wait())
+            which = "inner"
+        ended.append(which)
+        await task.receive("on")
+        return which
+
+    with Simulation(7, workers=WORKERS, tools=TOOLS) as sim:
+        sim.task(body, name="body")  # the second one waits for the tool, or the worker, of the first one's step
+        sim.submit(Workstream("w", tasks=[Task(name, run="body", timeout="1d") for name in "tu"]), id="j")
+        sim.advance(10)
+        sim.slow_journal(200)
+        sim.advance(HOUR)
+        sim.slow_journal(0)
+        sim.advance(HOUR)
+        assert ended == ["outer", "outer"]  # else nothing came between
+        sim.crash()
+        for name in "tu":
+            sim.job("j").task(name).send("on")
+            if call == "a child job":
+                sim.job(f"j/{name}/child").send("go")
+        assert sim.job("j").run().results == {"t": "outer", "u": "outer"}
+        sim.check()
