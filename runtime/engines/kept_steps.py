@@ -3,6 +3,8 @@
 Rules
 - A kept step is found by its name and its arguments; among equal calls the first one comes first.
 - When the steps began is known: a replay returns a result once those are called that had begun before it came.
+- A step that new code has put first ends later than what follows it: then the steps that it has passed over count again
+  once one of them is called.
 - A number that is missing before a kept step was that of a parallel call that was interrupted: the next new step of
   that name gets it.
 """
@@ -37,6 +39,7 @@ class KeptSteps:
                 self._in_order.setdefault(name, deque()).append(number)
             self._calls.setdefault((name, row.call), deque()).append(number)
         self._begun = deque(sorted((row.began_at, place) for place, row in self._rows.items()))
+        self._passed: list[tuple[float, tuple[str, int]]] = []  # of `_begun`, those that nothing waits for
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -53,9 +56,17 @@ class KeptSteps:
         return bool(begun) and begun[0][0] < time
 
     def pass_over(self, time: float) -> None:
-        """Do not wait any more for the steps that had begun before that time: the body does not call them."""
+        """Do not wait any more for the steps that had begun before that time: the body does not call them now."""
         while self.begun_before(time):
-            self._begun.popleft()
+            self._passed.append(self._begun.popleft())
+
+    def _taken(self, row: StepRecord) -> StepRecord:
+        """Note that the body calls a step. If that one was passed over, those that had begun later may follow: the code
+        has got new steps before them, perhaps, which ended later than they.
+        """
+        while self._passed and self._passed[-1][0] >= row.began_at:
+            self._begun.appendleft(self._passed.pop())
+        return row
 
     def take(self, name: str, call: str) -> StepRecord | None:
         """Remove and return the first step of that name and call; None if there is none."""
@@ -63,15 +74,17 @@ class KeptSteps:
         if first is None or (not call and self._lacks_before(first)):
             return None
         self._calls[name, call].popleft()
-        return self._rows.pop((name, first.number))
+        return self._taken(self._rows.pop((name, first.number)))
 
     def at(self, name: str, number: int) -> StepRecord | None:
         """Remove and return the step of that name and number; None if there is none."""
-        return self._rows.pop((name, number), None)
+        row = self._rows.pop((name, number), None)
+        return None if row is None else self._taken(row)
 
     def remove(self, row: StepRecord) -> None:
         """Remove a step that `next_in_order` has returned."""
         del self._rows[row.name, row.number]
+        self._taken(row)
 
     def first_decided(self, task: int, round: int) -> float:  # noqa: A002 - the field's name
         """When the first step of that round ended, or was given up, that the body has not called yet (UTC epoch

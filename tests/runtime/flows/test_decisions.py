@@ -673,3 +673,53 @@ def test_the_limit_that_is_over_when_the_decision_is_durable_is_the_one_that_end
                 sim.job(f"j/{name}/child").send("go")
         assert sim.job("j").run().results == {"t": "outer", "u": "outer"}
         sim.check()
+
+
+async def test_what_a_new_first_step_returned_late_does_not_let_branches_forget_their_order(tmp_path: Path) -> None:
+    """The new code is the same in both of its replays."""
+    path, clock, is_new = tmp_path / "j.db", VirtualClock(), [False]
+
+    async def added() -> None:
+        """A step that the code has got later."""
+
+    async def body(task: TaskContext) -> list[Any]:
+        if is_new[0]:
+            await task.step(added)
+        seen: list[Any] = []
+
+        async def timer() -> None:
+            await task.sleep(60)
+            group.cancel_scope.cancel()
+
+        async def branch() -> None:
+            seen.append(await task.receive("paid"))
+            await anyio.lowlevel.checkpoint()
+            seen.append(await task.receive("paid"))
+            await task.receive("never")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(timer)
+            group.start_soon(branch)
+        await task.receive("on")
+        return [*seen, await task.receive("paid")]
+
+    async with Runtime(path, clock=clock) as runtime:
+        job = await start(runtime, body)
+        await job.send("paid", 1)
+        await job.send("paid", 2)
+        await waits_for(job, "never")
+        clock.advance(60)
+        await waits_for(job, "on")
+    is_new[0] = True
+    async with Runtime(path, clock=clock) as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.job("j")
+        await job.send("on")
+        await waits_for(job, "paid")
+        assert "added" in {one.name for one in await job.steps("t")}
+    async with Runtime(path, clock=clock) as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.job("j")
+        await job.send("paid", 3)
+        with anyio.fail_after(300):
+            assert await result(job) == [1, 2, 3]
