@@ -27,7 +27,8 @@ Rules (DESIGN section 10)
   given up with its step; a step that is being persisted is not.
 - The limit that counts is the outermost one that is over when the decision is durable: it ends the call for the body.
 - In a replay a kept step of a branch returns once the other branches have asked for those that had begun before it
-  ended, so that a branch that cancels the others does not do so before they have come as far as they had.
+  ended, so that a branch that cancels the others does not do so before they have come as far as they had. Calls that
+  were given up before it ended are given up first. A limit that was over ends also if another cancels first.
 - If other branches run in a scope that was over, the replay ends the scope when they have asked for all kept steps that
   had ended before. A body that has no such limit any more has changed (FlowChanged).
 - A wait between two tries above `DURABLE_WAIT` is journaled with its due time, and lends the slot.
@@ -944,7 +945,13 @@ class Flow:
                     "cancelled), and the body now waits for it without that limit: keep it, or decide by "
                     "task.version(...)"
                 )
-            await self._as_it_was(row.cancelled_at or 0.0)
+            try:
+                await self._as_it_was(row.cancelled_at or 0.0)
+            except BaseException as error:  # a scope further in was cancelled, although this limit was over
+                if is_cancellation(error):
+                    with suppress(RuntimeError):  # a limit of asyncio that is over now
+                        limit()
+                raise
             limit()
         for _ in range(4 * TURNS):  # mostly it is cancelled here
             await anyio.lowlevel.checkpoint()
@@ -961,10 +968,15 @@ class Flow:
                     self._watching = True
                     self.flows.after(QUIET, self._release_unless_busy)
                 await suspended.over.wait()
+            suspended.over.set()
+            for _ in range(TURNS):
+                await anyio.lowlevel.checkpoint()
         finally:
             self._suspended.remove(suspended)
-        for _ in range(TURNS):
-            await anyio.lowlevel.checkpoint()
+
+    def _gives_up_before(self, time: float) -> bool:
+        """Whether a call is about to be given up that was given up before that time: its branch goes on then."""
+        return any(one.at < time and one.over.is_set() for one in self._suspended)
 
     def _release_suspended(self) -> None:
         """Let calls be given up again if all that had ended before was asked for."""
@@ -1024,7 +1036,8 @@ class Flow:
                         continue
                     left = len(self._kept)
                     await anyio.lowlevel.checkpoint()
-                    quiet = quiet + 1 if len(self._kept) == left else 0
+                    goes_on = len(self._kept) != left or self._gives_up_before(ended_at)
+                    quiet = 0 if goes_on else quiet + 1
         finally:
             if self._waiters[0] is waiter:
                 heappop(self._waiters)

@@ -723,3 +723,43 @@ async def test_what_a_new_first_step_returned_late_does_not_let_branches_forget_
         await job.send("paid", 3)
         with anyio.fail_after(300):
             assert await result(job) == [1, 2, 3]
+
+
+def test_a_limit_and_a_branch_that_cancels_take_their_turns_again_as_they_did() -> None:
+    async def note(what: str) -> str:
+        return what
+
+    async def body(task: TaskContext) -> list[str]:
+        seen: list[str] = []
+
+        async def timer(scope: anyio.CancelScope, seconds: float) -> None:
+            await task.sleep(seconds)
+            scope.cancel()
+
+        with anyio.move_on_after(30):  # it is over when it is durable that the branch has cancelled a scope in it
+            async with anyio.create_task_group() as group:
+                group.start_soon(timer, group.cancel_scope, 20)
+                await task.receive("never")
+            seen.append("the branch came alone")
+        async with anyio.create_task_group() as group:
+            group.start_soon(timer, group.cancel_scope, HOUR)
+            with anyio.move_on_after(3):
+                await task.receive("never")
+            seen.append(await task.step(note, "the limit came first"))
+            await task.receive("never")
+        await task.receive("on")
+        return seen
+
+    with Simulation(7) as sim:
+        sim.task(body, name="body")
+        sim.submit(Workstream("w", tasks=[Task("t", run="body", timeout="1d")]), id="j")
+        sim.advance(10)
+        sim.slow_journal(200)
+        sim.advance(600)
+        sim.slow_journal(0)
+        sim.advance(2 * HOUR)
+        assert [one.awaits for one in sim.job("j").task("t").steps() if one.awaits] == ["on"]
+        sim.crash()
+        sim.job("j").send("on")
+        assert sim.job("j").run().results == {"t": ["the limit came first"]}
+        sim.check()
