@@ -54,6 +54,7 @@ from ..workers.wire import Begin, Frame, Heartbeat, RequestAnswer, ShownFrame, U
 from .flow_proxy import BodyLoop, FlowProxy, loop_in_thread
 from .main_module import function_of
 from .runtime_proxy import RuntimeProxy
+from .signal_safe import SignalSafe
 from .wire import Alive, Ask, Done, Halt, Hello, Leave, ProcessReady, ToProcess
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Child:
     def __init__(self, line: socket.socket) -> None:
         self._line = line
         self._sending = threading.Lock()
+        self._safe = SignalSafe()
         self._todo: SimpleQueue[Begin | None] = SimpleQueue()
         self._halted: set[int] = set()  # tokens of bodies that are to end
         self._context: TaskContext | None = None  # of the running body, if it takes one
@@ -93,7 +95,7 @@ class Child:
         """Run bodies until the runtime's message to end."""
         self._send(ProcessReady())
         while (begin := self._todo.get()) is not None:
-            self._send(self._run(begin))
+            self._safe.do(partial(self._send, self._run(begin)))
             self._halted.discard(begin.token)
 
     # -- the second thread ---------------------------------------------------------------------------------------------
@@ -138,8 +140,7 @@ class Child:
         self._send_packed(packed(frame))
 
     def _send_packed(self, data: bytes) -> None:
-        # If the runtime has ended, the second thread ends this process. Any other error comes from a handler of signals
-        # in the body, as a TimeoutError may, and is for the body.
+        # If the runtime has ended, the thread that reads ends this process.
         with self._sending, contextlib.suppress(ConnectionError):
             self._line.sendall(data)
 
@@ -159,9 +160,7 @@ class Child:
         except BaseException as raised:
             self._interruptible = False
             error = raised
-        if (showing := self._showing) is not None:
-            self._showing = None
-            showing.end()
+        self._safe.do(self._end_showing)
         if self._flow is not None and not is_a(error, TaskCancelled):
             error = self._flow.changed(begin.token) or error
         unasked = None if self._flow is None else self._flow.end()
@@ -236,6 +235,12 @@ class Child:
                 showing = self._showing = ShownSender(lambda what: self._send(ShownFrame(token, what)))
         showing.add(shown)
 
+    def _end_showing(self) -> None:
+        """Send the rest of what the body has shown."""
+        showing, self._showing = self._showing, None
+        if showing is not None:
+            showing.end()
+
     def _say(self, frame: Frame) -> None:
         """Send a frame from the body completely, whatever signal comes meanwhile."""
         self._whole(self._send_packed, packed(frame))
@@ -247,7 +252,7 @@ class Child:
             return
         self._interruptible = False
         try:
-            do(what)
+            self._safe.do(partial(do, what))
         finally:  # a signal's handler of the body may raise
             self._interruptible = True
         if self._interrupted:
