@@ -110,7 +110,8 @@ class SentCommand(ABC):
 
         try:
             check_request_id(self.request_id)
-            by = arguments.get("by", (arguments.get("metadata") or {}).get("by"))  # a machine keeps it in the metadata
+            metadata: dict[str, Any] = arguments.get("metadata") or {}  # a machine keeps `by` there
+            by = arguments.get("by", metadata.get("by"))
             if by is not None:
                 name_of(by)
             if arguments.get("reason") is not None:

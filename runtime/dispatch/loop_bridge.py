@@ -30,7 +30,11 @@ class LoopBridge:
         self._waiting.append((func, args))
         if not self._wake_pending:
             self._wake_pending = True
-            self._ring(self._deliver)
+            try:
+                self._ring(self._deliver)
+            except BaseException:  # a handler of signals has raised: the loop may know nothing of it
+                self._wake_pending = False
+                raise
 
     def _deliver(self) -> None:
         # Reset first: a call that is posted from now on wakes the loop again, and earlier ones are run below.

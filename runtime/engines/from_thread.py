@@ -55,9 +55,11 @@ def await_on_loop(
     def leave() -> None:
         for running in begun:
             running.cancel()
+        if not begun:  # `begin` was not posted, since it would have run before
+            done.set()
 
-    post(begin)
     try:
+        post(begin)
         done.wait()
     except BaseException as error:  # a signal's handler has raised: the body gives up what it waits for
         post(leave)
