@@ -338,5 +338,6 @@ async def test_a_body_in_another_process_waits_alike(
             await job.send("x", 1)  # for the next receive of the body, not for the one that it gave up
             assert (await job.wait()).results == {"t": [job.id, 1]}
         first, second = ran("begins ")
-        assert ran("")[-4:] == [f"begins {first}", f"ends {first}", f"begins {second}", f"ends {second}"]
+        worked = [line for line in ran("") if line.startswith(("begins ", "ends "))]
+        assert worked == [f"begins {first}", f"ends {first}", f"begins {second}", f"ends {second}"]
         assert (scene.kernel.lent, scene.assigned) == ({}, 0)
