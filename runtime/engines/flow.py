@@ -26,11 +26,8 @@ Rules (DESIGN section 10)
   ended it is ended at once, and another part of the body that cancelled it does so again. A function that runs is
   given up with its step; a step that is being persisted is not.
 - The limit that counts is the outermost one that is over when the decision is durable: it ends the call for the body.
-- In a replay a kept step of a branch returns once the other branches have asked for those that had begun before it
-  ended, so that a branch that cancels the others does not do so before they have come as far as they had. Calls that
-  were given up before it ended are given up first. A limit that was over ends also if another cancels first.
-- If other branches run in a scope that was over, the replay ends the scope when they have asked for all kept steps that
-  had ended before. A body that has no such limit any more has changed (FlowChanged).
+- A replay keeps the order of branches and given-up calls (`replay_order.py`). A limit that was over ends also if another
+  cancels first. A body that has no such limit any more has changed (FlowChanged).
 - A wait between two tries above `DURABLE_WAIT` is journaled with its due time, and lends the slot.
 - The functions of other steps run in the process of the body. The operations of the runtime that they need are in
   `flow_port.py`.
@@ -47,9 +44,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from heapq import heapify, heappop, heappush
-from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import anyio
 import msgspec
@@ -79,6 +74,7 @@ from .failures import describe
 from .flow_port import Receiving
 from .kept_steps import KeptSteps
 from .receiving import Outgoing, addressed
+from .replay_order import TURNS, ReplayOrder
 from .steps import (
     BoundStep,
     MessageRequest,
@@ -109,11 +105,6 @@ LONGEST_CALL = 2048
 """Bytes of the arguments of a step that are kept for people, as JSON. Of longer ones only the digest is kept."""
 SLEEP = "task.sleep"
 """The name of the steps that `task.sleep` takes."""
-TURNS = 5
-"""Turns of the loop for which a replay lets other branches of the body ask for their kept steps."""
-QUIET = 1.0
-"""Seconds without a step after which such a limit ends, though the body has not asked for all that it asked for then.
-"""
 
 
 class Flow:
@@ -144,16 +135,10 @@ class Flow:
         self.began_empty = not self._kept
         self._count = len(self._kept)
         self._versions: dict[str, int] = {}
-        self._suspended: list[_Suspended] = []  # calls that are to be given up again
-        self._busy = self._watching = False  # the body has asked for a step meanwhile; a timer looks whether it does
-        self._released_to = 0.0  # up to this time all that had ended was asked for
+        self._order = ReplayOrder(self._kept, partial(self._kept.first_decided, task, round), flows.after)
         self._waits: dict[tuple[str, int], int] = {}  # keys of rows of given-up waits that are no steps
         self._unsure: dict[tuple[str, str], int] = {}  # keys of sends that were given up, by name and call
         self._asked: set[tuple[str, int]] = set()  # steps of receives for which no message was there
-        self._waiters: list[
-            tuple[float, int, anyio.Event]
-        ] = []  # kept steps that let others ask first: when they ended
-        self._arrivals = count()
         self._uses = 0  # of tools, by tries of steps
         self._runs = 0  # on workers, by tries of steps
         self.running = 0  # functions of steps that run now
@@ -359,9 +344,7 @@ class Flow:
     def _kept_of(self, name: str, call: str) -> StepRecord | None:
         """Take the first kept step of that name and call. A branch may have been the last to ask for one."""
         found = self._kept.take(name, call)
-        if self._suspended:
-            self._busy = True
-            self._release_suspended()
+        self._order.called()
         return found
 
     def _is_earlier(self, row: StepRecord) -> bool:
@@ -434,7 +417,7 @@ class Flow:
             await self._give_up_again(row)
         if row.ended_at is None:
             return await self._run_new(step, row, args, kwargs)
-        await self._in_turn(row.ended_at)
+        await self._order.let_branches_catch_up(row.ended_at)
         return row
 
     async def _run_new(
@@ -642,7 +625,7 @@ class Flow:
             await self._gate(row, waits=True)
         while row.ended_at is None:
             row = await self._next(row, wanted)
-        await self._in_turn(row.ended_at)
+        await self._order.let_branches_catch_up(row.ended_at)
         return await self._received(row, wanted)
 
     async def _next(self, row: StepRecord, wanted: Wanted) -> StepRecord:
@@ -722,7 +705,7 @@ class Flow:
             self._unsure[row.name, row.call] = row.message or row.key
             await self._give_up_again(row)
         if row.ended_at is not None:
-            await self._in_turn(row.ended_at)
+            await self._order.let_branches_catch_up(row.ended_at)
             _result_of(row)
             return
         await self._gate(row)
@@ -875,7 +858,7 @@ class Flow:
         if row.given_up is not None:
             await self._give_up_again(row)
         if row.ended_at is not None:
-            await self._in_turn(row.ended_at)
+            await self._order.let_branches_catch_up(row.ended_at)
             return
         if not row.began_at:
             now = self.flows.now()
@@ -946,7 +929,7 @@ class Flow:
                     "task.version(...)"
                 )
             try:
-                await self._as_it_was(row.cancelled_at or 0.0)
+                await self._order.until_given_up(row.cancelled_at or 0.0)
             except BaseException as error:  # a scope further in was cancelled, although this limit was over
                 if is_cancellation(error):
                     with suppress(RuntimeError):  # a limit of asyncio that is over now
@@ -958,50 +941,10 @@ class Flow:
         await self.flows.stay(self.token)
         raise AssertionError("a body that stays is cancelled there")
 
-    async def _as_it_was(self, at: float) -> None:
-        """Wait until the body has asked for all that had ended before, and its branches have done what they did."""
-        suspended = _Suspended(at, anyio.Event())
-        self._suspended.append(suspended)
-        try:
-            if at > self._kept.first_decided(self._task, self._round):
-                if not self._watching:
-                    self._watching = True
-                    self.flows.after(QUIET, self._release_unless_busy)
-                await suspended.over.wait()
-            suspended.over.set()
-            for _ in range(TURNS):
-                await anyio.lowlevel.checkpoint()
-        finally:
-            self._suspended.remove(suspended)
-
-    def _gives_up_before(self, time: float) -> bool:
-        """Whether a call is about to be given up that was given up before that time: its branch goes on then."""
-        return any(one.at < time and one.over.is_set() for one in self._suspended)
-
-    def _release_suspended(self) -> None:
-        """Let calls be given up again if all that had ended before was asked for."""
-        first = self._kept.first_decided(self._task, self._round)
-        if first > self._released_to:
-            self._released_to = first
-            for one in self._suspended:
-                if one.at <= first:
-                    one.over.set()
-
-    def _release_unless_busy(self) -> None:
-        """Let them be given up, though steps that had ended before were not asked for, if none was asked for lately."""
-        busy, self._busy = self._busy, False
-        self._watching = busy and bool(self._suspended)
-        if self._watching:
-            self.flows.after(QUIET, self._release_unless_busy)
-        else:
-            for one in self._suspended:
-                one.over.set()
-
     async def give_up_wait_again(self, name: str, number: int) -> None:
         """Be given up again where the body has given up a wait that is no step: its call of that name and number."""
         row = self._kept.at(name, number)
-        if self._suspended:
-            self._release_suspended()
+        self._order.called(step=False)
         if row is None:
             return
         if row.given_up is not None and not self._is_earlier(row):
@@ -1018,42 +961,6 @@ class Flow:
         )  # fmt: skip
         self._count += not key
         await self._decided(row, way)
-
-    async def _in_turn(self, ended_at: float) -> None:
-        """Let other branches ask first for the kept steps that had begun before that time, as far as they come to them
-        at once: what a branch does next (it cancels the others, perhaps) came after these.
-        """
-        if not self._kept.begun_before(ended_at):
-            return
-        waiter = ended_at, next(self._arrivals), anyio.Event()
-        heappush(self._waiters, waiter)
-        quiet = 0
-        try:
-            with anyio.CancelScope(shield=True):  # what has ended is returned
-                while quiet < TURNS and self._kept.begun_before(ended_at):
-                    if self._waiters[0] is not waiter:  # only the first one looks, since there may be thousands
-                        await waiter[2].wait()
-                        continue
-                    left = len(self._kept)
-                    await anyio.lowlevel.checkpoint()
-                    goes_on = len(self._kept) != left or self._gives_up_before(ended_at)
-                    quiet = 0 if goes_on else quiet + 1
-        finally:
-            if self._waiters[0] is waiter:
-                heappop(self._waiters)
-            else:
-                self._waiters.remove(waiter)
-                heapify(self._waiters)
-            if self._waiters:
-                self._waiters[0][2].set()
-        self._kept.pass_over(ended_at)
-
-
-class _Suspended(NamedTuple):
-    """A call that is to be given up again, as it was `at` that time. over: set when it may be."""
-
-    at: float
-    over: anyio.Event
 
 
 class StepRaised(Exception):  # noqa: N818 - it says what happened
