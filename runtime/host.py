@@ -502,7 +502,7 @@ class KernelHost:
             deliver(self._tell_control if _overtakes(message) else self._inbox.tell, message)
         return question
 
-    def order(self, make: Callable[[Reply], Message], over: Callable[[Any, Exception | None], object]) -> None:
+    def command_nowait(self, make: Callable[[Reply], Message], over: Callable[[Any, Exception | None], object]) -> None:
         """Send the kernel a command, and call `over` with its answer, its refusal, or RuntimeClosed."""
 
         def answered() -> None:

@@ -127,12 +127,12 @@ async def awaited(func: Callable[..., Awaitable[T]], *args: Any) -> T:
         return await func(*args)
     except BaseException as raised:
         cancellation, _ = sort_out(raised)
-        if cancellation is not None or is_a(raised, Exception) or _is_struck():
+        if cancellation is not None or is_a(raised, Exception) or _is_cancelled_directly():
             raise
         raise contained(raised) from raised
 
 
-def _is_struck() -> bool:
+def _is_cancelled_directly() -> bool:
     """Whether some code has called `cancel()` of the present task, which asyncio lets any code do."""
     if under_trio():
         return False

@@ -314,7 +314,7 @@ class _Runner(ABC):
     def _begin(self) -> None:  # noqa: B027 - trio knows its task where it parks
         """The task of this runner has begun."""
 
-    def _struck(self) -> bool:
+    def _was_cancelled(self) -> bool:
         """Whether this task got a cancel that no scope around the task requested."""
         return False
 
@@ -331,12 +331,12 @@ class _Runner(ABC):
             self._begin()
             await checkpoint()  # an eager task factory would otherwise run a body inside submit()
             self._arrive()
-            while await self._use_scope() and not self._struck():
+            while await self._use_scope() and not self._was_cancelled():
                 self.scope, self.brake = anyio.CancelScope(), anyio.CancelScope()
-            if self._struck():
+            if self._was_cancelled():
                 await self._absorb()
         except BaseException as error:
-            if not (is_a(error, anyio.get_cancelled_exc_class()) and self._struck()):
+            if not (is_a(error, anyio.get_cancelled_exc_class()) and self._was_cancelled()):
                 pool._abandon()
                 raise
             await self._absorb()
@@ -420,7 +420,7 @@ class _Runner(ABC):
                 self._delivered or self._innermost_scope() is not self._innermost
             ):  # these checks cost less than the call
                 self._body_is_over()
-        if self._struck():
+        if self._was_cancelled():
             self._spent = True
             pending = await self._absorb()
             if pending or is_a(error, anyio.get_cancelled_exc_class()):
@@ -508,7 +508,7 @@ class _AsyncioRunner(_Runner):
     def _begin(self) -> None:
         self._task = self._asyncio.current_task()
 
-    def _struck(self) -> bool:
+    def _was_cancelled(self) -> bool:
         return self._task is not None and self._task.cancelling() > 0 and not being_cancelled()
 
     async def _absorb(self) -> bool:

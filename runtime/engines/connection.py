@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ...actors.messages.errors import AttemptOver, FlowAsleep, FlowChanged, Permanent, TaskCancelled
-from ..dispatch.uncut import is_cancellation
+from ..dispatch.despite_cancel import is_cancellation
 from ..dispatch.waker import OwnLoop
 from .waiting import Waiter
 

@@ -26,8 +26,8 @@ Rules (DESIGN section 10)
   ended it is ended at once, and another part of the body that cancelled it does so again. A function that runs is
   given up with its step; a step that is being persisted is not.
 - The limit that counts is the outermost one that is over when the decision is durable: it ends the call for the body.
-- A replay keeps the order of branches and given-up calls (`replay_order.py`). A limit that was over ends also if another
-  cancels first. A body that has no such limit any more has changed (FlowChanged).
+- A replay keeps the order of branches and of given-up calls (`replay_order.py`). A limit that was over ends also if
+  another cancels first. A body that has no such limit any more has changed (FlowChanged).
 - A wait between two tries above `DURABLE_WAIT` is journaled with its due time, and lends the slot.
 - The functions of other steps run in the process of the body. The operations of the runtime that they need are in
   `flow_port.py`.
@@ -64,8 +64,8 @@ from ...actors.spec.limits import attempts
 from ...actors.spec.model import OF_PROCESSES
 from ...actors.user_code import is_a
 from ..dispatch.body_context import being_cancelled
+from ..dispatch.despite_cancel import despite_cancel, is_cancellation
 from ..dispatch.given_up import OTHER
-from ..dispatch.uncut import is_cancellation, uncut
 from ..functions.import_paths import NoPath, same_names, spoken
 from ..values import LARGEST, NotSerialisable, checked
 from . import step_errors
@@ -649,7 +649,8 @@ class Flow:
             row, keep = self._without(row, wanted, now), True
         receiving = Receiving()
         self.flows.take(self.token, MessageRequest(wanted.name, row, keep), receiving)
-        return await uncut(receiving.row, _has_ended)  # a message that is there is received, though a limit is over
+        # A message that is there is received, though a limit is over.
+        return await despite_cancel(receiving.row, _has_ended)
 
     def _without(self, row: StepRecord, wanted: Wanted, now: float) -> StepRecord:
         """The row of a receive whose time is over: the receive has failed, unless the body gave a default."""

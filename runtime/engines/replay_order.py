@@ -121,7 +121,7 @@ class ReplayOrder:
                     one.over.set()
 
     def _release_unless_busy(self) -> None:
-        """Let them be given up, though not all was called that had been decided before, if nothing was called lately."""
+        """Let them be given up, though not all is called that had been decided before, if nothing was called lately."""
         busy, self._busy = self._busy, False
         self._watching = busy and bool(self._suspended)
         if self._watching:

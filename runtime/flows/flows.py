@@ -36,10 +36,10 @@ from ...actors.tasks.attempt_clock import RUNNING
 from ...actors.user_code import message_of
 from ...machines.keywords import number_of
 from ..dispatch.body_context import being_cancelled
+from ..dispatch.despite_cancel import despite_cancel, is_cancellation
 from ..dispatch.given_up import Held, held_of_asyncio
 from ..dispatch.runners import RunnerPool
 from ..dispatch.threads import ThreadLimit
-from ..dispatch.uncut import is_cancellation, uncut
 from ..engines.from_thread import await_on_loop
 from . import sleeping
 from .histories import Histories
@@ -333,15 +333,15 @@ class Flows:
         await self._answer(self._host.command(Barrier), is_last=False)
 
     async def _answer(self, question: KernelCommand, *, is_last: bool) -> Any:
-        """The answer to a command, whatever cancels the caller meanwhile. is_last: as for `uncut`."""
+        """The answer to a command, whatever cancels the caller meanwhile. is_last: as for `despite_cancel`."""
         try:
             return await question.answered()
         except BaseException as error:
             if not is_cancellation(error):
                 raise
-            struck = not being_cancelled()  # by asyncio itself
-        return await uncut(
-            lambda: question.wait_again(self._host.dispatcher.waiter()), lambda _: is_last, struck=struck
+            was_cancelled = not being_cancelled()  # by asyncio itself
+        return await despite_cancel(
+            lambda: question.wait_again(self._host.dispatcher.waiter()), lambda _: is_last, was_cancelled=was_cancelled
         )
 
     def keep_blocking(self, token: int, row: StepRecord, connection: Connection | None) -> StepRecord:
@@ -365,7 +365,9 @@ class Flows:
 
     def take(self, token: int, request: MessageRequest, over: Callable[[Any, Exception | None], object]) -> None:
         """Receive a message, if there is one. over: called with the step when that is durable, or with an error."""
-        self._host.order(lambda reply: TakeMessage(token, request.name, request.step, request.keep, reply), over)
+        self._host.command_nowait(
+            lambda reply: TakeMessage(token, request.name, request.step, request.keep, reply), over
+        )
         self._leave(token)  # only now: else the message that has woken this flow would wake the next flow, too
 
     async def message(

@@ -31,7 +31,7 @@ from ...actors.messages.commands import KeepStep, Reply, RunStep, StopStep
 from ...actors.messages.errors import WORKER_LOST, AttemptOver
 from ...actors.records.step import HOLDS, WAITS, StepRecord
 from ..calling import ErrorInfo, Outcome
-from ..dispatch.uncut import is_cancellation, uncut
+from ..dispatch.despite_cancel import despite_cancel, is_cancellation
 from ..engines.steps import StepRun, StepRunEnd
 from ..errors import closed
 from ..values import LARGEST
@@ -252,7 +252,7 @@ class StepRuns:
             settled.append(await settle(end))
 
         try:
-            await uncut(step.heard.wait, _goes_on)  # else it could be kept as waiting without a known key
+            await despite_cancel(step.heard.wait, _goes_on)  # else it could be kept as waiting without a known key
             if step.over.is_set():
                 await over()
             else:

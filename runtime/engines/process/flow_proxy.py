@@ -176,7 +176,7 @@ class FlowProxy:
 
     async def settle(self, token: int) -> None:  # noqa: ARG002 - it is this body's
         """Wait until all that was told before is durable."""
-        await self._proxy.answer_uncut("settle", "", b"", is_last=False)
+        await self._proxy.answer_despite_cancel("settle", "", b"", is_last=False)
 
     async def stay(self, token: int) -> None:  # noqa: ARG002 - it is this body's
         """Wait without a slot until the body cancels this."""
@@ -203,7 +203,7 @@ class FlowProxy:
         """Persist a step; returns its record when it is durable. Raises AttemptOver if the attempt has ended."""
         row_as_json = msgspec.json.encode(row)
         ended = row.ended_at is not None
-        return _with_key(row, await self._proxy.answer_uncut("keep", row.label, row_as_json, is_last=ended))
+        return _with_key(row, await self._proxy.answer_despite_cancel("keep", row.label, row_as_json, is_last=ended))
 
     def keep_blocking(self, token: int, row: StepRecord, connection: Connection | None) -> StepRecord:  # noqa: ARG002
         """`keep` for a body in a thread. Also raises TaskCancelled."""
@@ -241,7 +241,9 @@ class FlowProxy:
 
     async def give_up_tool(self, token: int, number: int, ended: CallEnded, way: str) -> StepRecord:  # noqa: ARG002
         """`leave_tool` for a wait that its body has given up. Returns the step's record when it is durable."""
-        answer = await self._proxy.answer_uncut("leave", str(number), msgspec.json.encode((ended, way)), is_last=False)
+        answer = await self._proxy.answer_despite_cancel(
+            "leave", str(number), msgspec.json.encode((ended, way)), is_last=False
+        )
         return msgspec.json.decode(answer, type=StepRecord)
 
     async def run_step(

@@ -23,7 +23,7 @@ from ....actors.messages.errors import AttemptOver, TaskCancelled
 from ....actors.records.entities import ApprovalRecord
 from ....actors.spec.model import Approval, Workstream
 from ....actors.user_code import is_a, plain_text, shown
-from ...dispatch.uncut import is_cancellation, uncut
+from ...dispatch.despite_cancel import despite_cancel, is_cancellation
 from ..child_job import ChildJob
 from ..context import TaskContext, connection_of
 from ..waiting import Waiter
@@ -208,12 +208,12 @@ class RuntimeProxy:
             self._leave(question, way)
         return question.payload()
 
-    async def answer_uncut(self, what: What, name: str, payload: bytes, *, is_last: bool) -> bytes:
-        """`answer_on_loop`, whatever cancels the body meanwhile. is_last: as for `uncut`."""
+    async def answer_despite_cancel(self, what: What, name: str, payload: bytes, *, is_last: bool) -> bytes:
+        """`answer_on_loop`, whatever cancels the body meanwhile. is_last: as for `despite_cancel`."""
         question = self._request(what, name, payload, thread=False)
         try:
             self._say(question.frame)
-            await uncut(cast("anyio.Event", question.over).wait, lambda _: is_last)
+            await despite_cancel(cast("anyio.Event", question.over).wait, lambda _: is_last)
         finally:
             self._leave(question)
         return question.payload()

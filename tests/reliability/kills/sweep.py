@@ -36,10 +36,10 @@ OF_DATABASE = (
 )  # fmt: skip
 """The files of the library from which a line is drawn for a journal in a database."""
 OF_FLOWS = (
-    "runtime/engines/flow.py", "runtime/flows/flows.py", "runtime/flows/sleeping.py", "actors/tasks/steps.py",
-    "actors/tasks/receiving.py", "actors/kernel/mailbox.py", "actors/tasks/approval.py", "runtime/jobs/child_jobs.py",
-    "runtime/execution/calls.py", "runtime/host.py", "runtime/commands/inbox.py", "runtime/lifespan/wiring.py",
-    "actors/restore.py",
+    "runtime/engines/flow.py", "runtime/engines/replay_order.py", "runtime/flows/flows.py", "runtime/flows/sleeping.py",
+    "actors/tasks/steps.py", "actors/tasks/receiving.py", "actors/kernel/mailbox.py", "actors/tasks/approval.py",
+    "runtime/jobs/child_jobs.py", "runtime/execution/calls.py", "runtime/host.py", "runtime/commands/inbox.py",
+    "runtime/lifespan/wiring.py", "actors/restore.py",
 )  # fmt: skip
 """The files of the library from which a line is drawn for flows."""
 OFTEN = 0.35

@@ -33,12 +33,14 @@ def is_cancellation(error: BaseException) -> bool:
     return is_a(error, anyio.get_cancelled_exc_class())
 
 
-async def uncut(wait: Callable[[], Awaitable[T]], is_last: Callable[[T], bool], *, struck: bool = False) -> T:
+async def despite_cancel(
+    wait: Callable[[], Awaitable[T]], is_last: Callable[[T], bool], *, was_cancelled: bool = False
+) -> T:
     """Await something to its end, although the caller is cancelled meanwhile. Returns its result.
 
     wait: it may be called again. is_last: whether the caller has nothing more to wait for once it has that result. Then
     a time limit of asyncio that is over does not cancel it again before Python 3.13, where a cancel that comes just
-    before the limit is left would be raised behind it. struck: asyncio has cancelled the caller
+    before the limit is left would be raised behind it. was_cancelled: asyncio has cancelled the caller
     before.
     """
     results: list[T] = []
@@ -47,24 +49,24 @@ async def uncut(wait: Callable[[], Awaitable[T]], is_last: Callable[[T], bool], 
             try:
                 results.append(await wait())
             except BaseException as error:
-                if not is_cancellation(error) or being_cancelled() or struck:
+                if not is_cancellation(error) or being_cancelled() or was_cancelled:
                     raise  # asyncio cancels again where a program ends: nobody answers any more
-                struck = True
-    if struck and (_CLEARED or not is_last(results[0]) or not await _is_late()):
-        _strike_again()
+                was_cancelled = True
+    if was_cancelled and (_CLEARED or not is_last(results[0]) or not await _is_late()):
+        _cancel_again()
     return results[0]
 
 
 async def _is_late() -> bool:
     """Whether a time limit of asyncio around the caller is over."""
-    return await uncut(expired_of_asyncio, _never) is not None
+    return await despite_cancel(expired_of_asyncio, _never) is not None
 
 
 def _never(_: object) -> bool:
     return False
 
 
-def _strike_again() -> None:
+def _cancel_again() -> None:
     import asyncio  # noqa: PLC0415 - only there a caller is cancelled without a scope
 
     task: Task[Any] | None = asyncio.current_task()
