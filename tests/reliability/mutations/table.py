@@ -131,11 +131,11 @@ MUTATIONS = (
     ),
     Mutation(
         "a drain counts as a loss",
-        """    journal(task, end="returned")
+        """    journal(task, stopped, end="returned")
     task.tell_breaker("returned")
 """,
         """    task.change(lost_attempts=task.record.lost_attempts + 1)
-    journal(task, end="returned")
+    journal(task, stopped, end="returned")
     task.tell_breaker("returned")
 """,
         "crashes",
